@@ -1,0 +1,1 @@
+"""Environments: computers that an agent can be put in front of. `base.py` is the contract, `make` the way to get one."""

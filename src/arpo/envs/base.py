@@ -1,0 +1,101 @@
+"""The contract of every environment, and the table of those that exist.
+
+    env = make("pocket")
+    observation = env.reset(task, seed=7)
+    while …:
+        observation = env.step(Click(120, 44))
+    env.score()     # 0.0 … 1.0, by the state of the machine
+    env.close()
+
+An environment is one computer. It knows nothing of tokens, models or rewards, and counts no steps: the step limit
+belongs to the episode. `arpo envs check NAME` (check.py) holds a backend to all that is promised here.
+"""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from arpo.agent.actions import Action, points
+from arpo.errors import ActionError, ConfigError
+from arpo.types import Observation, Task
+
+
+class Env(Protocol):
+    """One computer.
+
+    A call that is refused (`ActionError`, `TaskError`) changes nothing and the environment goes on. `EnvError` means
+    that the machine is lost: close it and take another.
+    """
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Width and height of the screen in pixels, fixed for the life of the environment."""
+        ...
+
+    @property
+    def ended(self) -> bool:
+        """True before the first reset, after an ending action (Finish, Fail, CallUser) and after close."""
+        ...
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        """Set the machine up for a task. The same (task, seed) gives the same start where `deterministic` is promised."""
+        ...
+
+    def step(self, action: Action) -> Observation:
+        """Act, and look. ActionError for an action off the screen, an unknown key, or after the end."""
+        ...
+
+    def score(self) -> float:
+        """How well the task is done in the state that the machine is in now, from 0 to 1. Changes nothing.
+
+        A Fail scores 1 on an infeasible task and 0 on any other; on an infeasible task nothing but Fail scores.
+        """
+        ...
+
+    def close(self) -> None:
+        """Give everything back. May be called twice."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Backend:
+    """What is known of an environment without importing it."""
+
+    name: str
+    about: str
+    factory: str  # "module:callable", imported on first use
+    deterministic: bool  # equal (task, seed, actions) give equal pixels
+
+
+BACKENDS = {
+    backend.name: backend
+    for backend in (
+        Backend("pocket", "a desktop in pure Python, embedded; no system packages", "arpo.envs.pocket:PocketEnv", True),
+    )
+}
+
+
+def backend(name: str) -> Backend:
+    """The named backend, or a ConfigError that lists them."""
+    if name not in BACKENDS:
+        raise ConfigError(f"unknown environment {name!r}: choose from {', '.join(BACKENDS)}")
+    return BACKENDS[name]
+
+
+def make(name: str, **settings: Any) -> Env:
+    """A new environment of the named backend; `settings` are the backend's own (pocket: `size`)."""
+    module, _, attribute = backend(name).factory.partition(":")
+    env: Env = getattr(importlib.import_module(module), attribute)(**settings)
+    return env
+
+
+def refuse_bad_action(action: Action, size: tuple[int, int], ended: bool) -> None:
+    """The refusals that are the same in every backend."""
+    if ended:
+        raise ActionError("the episode has ended: reset first")
+    width, height = size
+    for x, y in points(action):
+        if not (0 <= x < width and 0 <= y < height):
+            raise ActionError(f"({x}, {y}) is off the {width}x{height} screen")

@@ -1,0 +1,231 @@
+"""The records that travel through the project: frozen, plain, one line a field. They hold data and no behaviour.
+
+    Task ─▶ Observation ─▶ context (segments) ─▶ Completion ─▶ Action      = one Step
+    Steps ─▶ Trajectory (+ outcome, score, reward) ─▶ Group of G ─▶ Samples
+
+An episode of one click, written out (8 is <|image_pad|>, 2 is <|im_end|>):
+
+    Task(id="files-rename-003", domain="files", instruction="Rename draft.txt to plan.txt.", env="pocket",
+         setup={"family": "files-rename", "params": {...}}, evaluator={"func": "pocket"}, split="train", max_steps=15)
+    Trajectory(id="r1-files-rename-003-0", task_id="files-rename-003", attempt=0, env_seed=7, start="9f0c…",
+         segments=(Tokens((1, 5, 6)), Image("9f0c…", 448, 280), Tokens((3, 4)), Reply(0), Tokens((5,)),
+                   Image("77ab…", 448, 280)),
+         steps=(Step(context=(0, 1, 2), completion=Completion(tokens=(40, 41, 2), logprobs=(-0.1, -2.3, 0.0), …),
+                     action=Click(120, 44), observation="77ab…", …),),
+         outcome=Outcome.FINISHED, score=1.0, reward=1.0, provenance=Provenance(source="rollout", run="r1", update=0))
+
+On disk every record is one JSON object: `to_json(record)` and `from_json(kind, data)` are each other's inverse.
+Screenshots are the one thing kept apart: records name them by the hash of their pixels and never hold them twice.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
+
+import pydantic
+
+from arpo.agent.actions import Action
+
+Json: TypeAlias = dict[str, Any]
+"""A JSON object whose meaning belongs to one environment."""
+
+ByKind = pydantic.Discriminator("kind")
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """An instruction, how to set the machine up, how to score it, a split, a step limit."""
+
+    id: str
+    domain: str  # the key in a task list of OSWorld's form {domain: [id, …]}
+    instruction: str
+    env: str  # the environment that understands `setup` and `evaluator`
+    setup: Json
+    evaluator: Json  # {"func": "infeasible"}: only Fail scores, in every environment
+    split: str
+    max_steps: int = 15
+
+    @property
+    def feasible(self) -> bool:
+        return bool(self.evaluator.get("func") != "infeasible")
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One screenshot. The engine sees exactly these bytes, decoded."""
+
+    image: bytes  # encoded, lossless where the environment can (PNG)
+    width: int
+    height: int
+    hash: str  # of the decoded pixels, so that equal screens are equal whatever encoded them
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """A segment of token ids that nobody sampled: template, instruction."""
+
+    ids: tuple[int, ...]
+    kind: Literal["tokens"] = field(default="tokens", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A segment that stands for one screenshot; the engine expands it to as many image tokens as its size needs."""
+
+    hash: str
+    width: int
+    height: int
+    kind: Literal["image"] = field(default="image", kw_only=True, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A segment that stands for the tokens sampled in a step of the same trajectory, so that none is stored twice."""
+
+    step: int
+    kind: Literal["reply"] = field(default="reply", kw_only=True, repr=False)
+
+
+Segment: TypeAlias = Tokens | Image | Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What an engine sampled in one turn, by one version of the policy from the first token to the last."""
+
+    tokens: tuple[int, ...]
+    logprobs: tuple[float, ...]  # the sampler's, at the sampling temperature and top-p, one a token
+    text: str  # decoded with special tokens visible; for parsing and for people, never tokenised again
+    version: int
+    temperature: float
+    top_p: float
+    finish: Literal["stop", "length"]  # "length": cut off at the token limit
+
+    def __post_init__(self) -> None:
+        if len(self.tokens) != len(self.logprobs):
+            raise ValueError(f"{len(self.tokens)} tokens with {len(self.logprobs)} log-probabilities")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One turn: what the engine saw, what it said, what that meant, what came of it."""
+
+    context: tuple[int, ...]  # indices into the trajectory's segments
+    completion: Completion
+    action: Annotated[Action, ByKind] | None  # None where the reply could not be parsed
+    parse_error: str | None
+    ignored: str  # what followed the first action in the reply, as text
+    observation: str | None  # hash of the next screenshot; None where the episode ended here
+    engine_s: float
+    env_s: float
+
+
+class Outcome(enum.StrEnum):
+    """Why an episode ended."""
+
+    FINISHED = "finished"
+    GAVE_UP = "gave_up"
+    ASKED_USER = "asked_user"
+    STEP_LIMIT = "step_limit"
+    CONTEXT_LIMIT = "context_limit"
+    CUT_OFF = "cut_off"
+    UNPARSABLE = "unparsable"
+    CANCELLED = "cancelled"
+    ENV_ERROR = "env_error"
+    ENGINE_ERROR = "engine_error"
+
+    @property
+    def valid(self) -> bool:
+        """Whether the episode says something about the agent. If not, it has no score and is never trained on."""
+        return self not in (Outcome.CANCELLED, Outcome.ENV_ERROR, Outcome.ENGINE_ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a trajectory comes from."""
+
+    source: Literal["rollout", "replay", "expert", "evaluation"]
+    run: str
+    update: int  # how many updates the run had made when the episode began
+    replayed_from: str | None = None  # the id of the stored success that this one repeats
+
+
+@dataclass(frozen=True, slots=True)
+class Trajectory:
+    """One episode, whole. `score` is the checker's word, `reward` is what is trained on."""
+
+    id: str
+    task_id: str
+    attempt: int  # 0 for the first try; a failed machine makes another
+    env_seed: int
+    start: str  # hash of the first screenshot
+    segments: tuple[Annotated[Segment, ByKind], ...]
+    steps: tuple[Step, ...]
+    outcome: Outcome
+    score: float | None  # None where the outcome is not valid
+    reward: float | None
+    provenance: Provenance
+
+    def __post_init__(self) -> None:
+        if self.outcome.valid != (self.score is not None) or self.outcome.valid != (self.reward is not None):
+            raise ValueError(f"{self.outcome} with score {self.score} and reward {self.reward}")
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """The G trajectories of one task that are compared with each other."""
+
+    task_id: str
+    trajectories: tuple[Trajectory, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One training sequence: a run of steps whose contexts extend each other.
+
+    `ids` holds one image token where a screenshot stands; `images` names the screenshots in that order. `logprobs`
+    and `advantages` have one entry for each true entry of `sampled`.
+    """
+
+    trajectory_id: str
+    ids: tuple[int, ...]
+    images: tuple[str, ...]
+    sampled: tuple[bool, ...]
+    logprobs: tuple[float, ...]  # the sampler's
+    advantages: tuple[float, ...]
+    version: int  # the oldest version that sampled a token of it
+
+    def __post_init__(self) -> None:
+        n_sampled = sum(self.sampled)
+        if len(self.ids) != len(self.sampled):
+            raise ValueError(f"{len(self.ids)} ids with a mask of {len(self.sampled)}")
+        if n_sampled != len(self.logprobs) or n_sampled != len(self.advantages):
+            raise ValueError(
+                f"{n_sampled} sampled tokens, {len(self.logprobs)} log-probabilities, {len(self.advantages)} advantages"
+            )
+
+
+Record = TypeVar("Record", Task, Observation, Completion, Step, Trajectory, Group, Sample)
+
+
+@cache
+def _adapter(kind: type) -> Any:
+    config = pydantic.ConfigDict(
+        extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+    )
+    return pydantic.TypeAdapter(pydantic.with_config(config)(kind))
+
+
+def to_json(record: Any) -> bytes:
+    """The one on-disk form of a record."""
+    data: bytes = _adapter(type(record)).dump_json(record)
+    return data
+
+
+def from_json(kind: type[Record], data: bytes | str) -> Record:
+    """The record that `to_json` wrote. ValueError where the data is not of that kind."""
+    record: Record = _adapter(kind).validate_json(data)
+    return record
