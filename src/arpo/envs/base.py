@@ -40,7 +40,7 @@ class Env(Protocol):
         ...
 
     def reset(self, task: Task, seed: int) -> Observation:
-        """Set the machine up for a task. The same (task, seed) gives the same start where `deterministic` is promised."""
+        """Set the machine up for a task. Equal (task, seed) give equal starts where `deterministic` is promised."""
         ...
 
     def step(self, action: Action) -> Observation:
@@ -59,6 +59,29 @@ class Env(Protocol):
         ...
 
 
+class Catalog(Protocol):
+    """The tasks that come with an environment: a module, or anything else with these three names."""
+
+    @property
+    def SPLITS(self) -> tuple[str, ...]: ...
+
+    def task_list(self, split: str) -> dict[str, list[str]]:
+        """The ids of a split, by domain: OSWorld's form of a task list."""
+        ...
+
+    def get_task(self, task_id: str) -> Task:
+        """The named task, or a TaskError that names the nearest ids."""
+        ...
+
+
+class Expert(Protocol):
+    """A scripted solver of one task that looks at the environment itself and not at its pixels."""
+
+    def act(self, env: Any) -> tuple[str, Action]:
+        """A thought and the next action; Finish or Fail when it is done."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Backend:
     """What is known of an environment without importing it."""
@@ -67,12 +90,21 @@ class Backend:
     about: str
     factory: str  # "module:callable", imported on first use
     deterministic: bool  # equal (task, seed, actions) give equal pixels
+    catalog: str  # the module of its Catalog
+    expert: str  # "module:callable" that takes a task and gives its Expert
 
 
 BACKENDS = {
     backend.name: backend
     for backend in (
-        Backend("pocket", "a desktop in pure Python, embedded; no system packages", "arpo.envs.pocket:PocketEnv", True),
+        Backend(
+            name="pocket",
+            about="a desktop in pure Python, embedded; no system packages",
+            factory="arpo.envs.pocket:PocketEnv",
+            deterministic=True,
+            catalog="arpo.envs.pocket.catalog",
+            expert="arpo.envs.pocket.expert:Expert",
+        ),
     )
 }
 
@@ -86,9 +118,26 @@ def backend(name: str) -> Backend:
 
 def make(name: str, **settings: Any) -> Env:
     """A new environment of the named backend; `settings` are the backend's own (pocket: `size`)."""
-    module, _, attribute = backend(name).factory.partition(":")
-    env: Env = getattr(importlib.import_module(module), attribute)(**settings)
+    env: Env = _named(backend(name).factory)(**settings)
     return env
+
+
+def catalog(name: str) -> Catalog:
+    """The tasks of the named backend."""
+    module: Any = importlib.import_module(backend(name).catalog)
+    tasks: Catalog = module
+    return tasks
+
+
+def make_expert(name: str, task: Task) -> Expert:
+    """The named backend's scripted solver, for one task."""
+    expert: Expert = _named(backend(name).expert)(task)
+    return expert
+
+
+def _named(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
 
 
 def refuse_bad_action(action: Action, size: tuple[int, int], ended: bool) -> None:

@@ -1,0 +1,62 @@
+"""Screenshots as bytes: the one rule for hashing pixels and the one way to write them.
+
+Equal screens have equal hashes whatever encoded them, so the hash is taken over decoded RGB pixels and the size.
+
+PNG is written here in a few lines instead of by Pillow: screens are flat areas, for which the format's "no filter"
+rows compress as well as Pillow's adaptive filters and take a third of the time (0.6 ms against 2.0 ms at 448x280).
+A palette would need its colours counted first, which costs more than it saves.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+import zlib
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from arpo.types import Observation
+
+Pixels = NDArray[np.uint8]
+"""Height x width x 3, red first."""
+
+ZLIB_LEVEL = 2  # on drawn desktops as fast as level 1 and a tenth smaller
+
+
+def pixel_hash(pixels: Pixels) -> str:
+    """The name of a screen: 32 hex digits of the SHA-256 over "<width>x<height>:" and the RGB bytes, row by row."""
+    height, width, _ = pixels.shape
+    digest = hashlib.sha256(f"{width}x{height}:".encode())
+    digest.update(np.ascontiguousarray(pixels).data)
+    return digest.hexdigest()[:32]
+
+
+def encode_png(pixels: Pixels) -> bytes:
+    """An 8-bit RGB PNG."""
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, 1 + 3 * width), np.uint8)  # each row starts with its filter: 0, none
+    rows[:, 1:] = pixels.reshape(height, 3 * width)
+    header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        _chunk(kind, data)
+        for kind, data in ((b"IHDR", header), (b"IDAT", zlib.compress(rows.data, ZLIB_LEVEL)), (b"IEND", b""))
+    )
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def decode(image: bytes) -> Pixels:
+    """The RGB pixels of an encoded image of any kind that Pillow reads."""
+    with Image.open(io.BytesIO(image)) as opened:
+        return np.asarray(opened.convert("RGB"))
+
+
+def observe(pixels: Pixels) -> Observation:
+    """The observation of a drawn screen."""
+    height, width, _ = pixels.shape
+    return Observation(image=encode_png(pixels), width=width, height=height, hash=pixel_hash(pixels))

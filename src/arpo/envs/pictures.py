@@ -1,0 +1,246 @@
+"""Pictures of an episode for people: every action marked on the screen that it was taken on.
+
+`save_animation` writes one episode as a moving picture, `save_strip` several as one tall sheet, a row for each. Marks:
+a ring is a click, two rings a double click, a blue ring a right click, an arrow a drag or a turn of the wheel; what is
+typed stands in the caption.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from PIL import Image, ImageDraw, ImageFont
+
+from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
+from arpo.envs.images import Pixels
+from arpo.types import Task
+
+FORMATS = {".gif": "GIF", ".png": "PNG"}  # both move; a PNG keeps every colour
+
+PAPER, CARD, INK, FAINT = (244, 245, 247), (255, 255, 255), (28, 32, 40), (110, 118, 130)
+GOOD, BAD = (24, 128, 72), (190, 40, 40)
+RED, BLUE, HALO = (226, 38, 60), (24, 104, 230), (255, 255, 255)
+
+FRAME_WIDTH = 448  # of a frame in a strip: the embedded desktop's default width, shown pixel for pixel
+FRAMES_IN_ROW = 4
+SMOOTH = 4  # marks are drawn so many times larger and shrunk, which smooths their edges
+LOOK_MS, ACT_MS, END_MS = 500, 1000, 2500
+
+RGB = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Shot:
+    """A screen, and what was done on it."""
+
+    pixels: Pixels
+    thought: str
+    action: Action | None  # None for the last screen
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """One episode, to be looked at."""
+
+    task: Task
+    shots: tuple[Shot, ...]  # the last one has no action
+    score: float
+
+    @property
+    def solved(self) -> bool:
+        return self.score == 1.0
+
+    @property
+    def steps(self) -> int:
+        return len(self.shots) - 1
+
+    @property
+    def verdict(self) -> str:
+        steps = f"{self.steps} step" + ("s" if self.steps != 1 else "")
+        return f"solved in {steps}" if self.solved else f"not solved: score {self.score:g} after {steps}"
+
+
+def describe(action: Action) -> str:
+    """An action in a few words."""
+    match action:
+        case Click(x, y, button, count):
+            return f"{'right click' if button == 'right' else 'double click' if count == 2 else 'click'} ({x}, {y})"
+        case Drag(x, y, to_x, to_y):
+            return f"drag ({x}, {y}) to ({to_x}, {to_y})"
+        case Scroll(x, y, direction):
+            return f"scroll {direction} at ({x}, {y})"
+        case Type(text):
+            return f"type {text!r}"
+        case Hotkey(keys, phase):
+            return f"{ {'press': 'press', 'down': 'hold', 'up': 'release'}[phase] } {'+'.join(keys)}"
+        case Wait():
+            return "wait"
+        case Finish(answer):
+            return f"finish: {answer!r}" if answer else "finish"
+        case Fail(reason):
+            return f"fail: {reason!r}" if reason else "fail"
+        case CallUser(question):
+            return f"call the user: {question!r}" if question else "call the user"
+
+
+def save_animation(recording: Recording, path: Path) -> None:
+    """One episode as an animated GIF or PNG, by the path's ending."""
+    frames: list[Image.Image] = []
+    durations: list[int] = []
+    for number, shot in enumerate(recording.shots, 1):
+        if shot.action is None:
+            frames.append(_frame(recording, shot, recording.verdict, GOOD if recording.solved else BAD))
+            durations.append(END_MS)
+        else:
+            title = f"{number}. {describe(shot.action)}"
+            frames += [_frame(recording, shot, title, INK, marked) for marked in (False, True)]
+            durations += [LOOK_MS, ACT_MS]
+    frames[0].save(
+        path, FORMATS[path.suffix.lower()], save_all=True, append_images=frames[1:], duration=durations, loop=0
+    )
+
+
+def save_strip(recordings: list[Recording], path: Path) -> None:
+    """Several episodes as one picture: a row for each, with its instruction and a few marked frames."""
+    rows = [_row(number, recording) for number, recording in enumerate(recordings, 1)]
+    sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), PAPER)
+    top = 0
+    for row in rows:
+        sheet.paste(row, (0, top))
+        top += row.height
+    sheet.save(path)
+
+
+def _frame(recording: Recording, shot: Shot, title: str, colour: RGB, marked: bool = False) -> Image.Image:
+    """A screen between the instruction and a caption; small screens doubled, pixel for pixel."""
+    height, width, _ = shot.pixels.shape
+    scale = 2 if width <= 640 else 1
+    canvas = Image.new("RGB", (width * scale, height * scale + 44 + 60), CARD)
+    draw = ImageDraw.Draw(canvas)
+    room = canvas.width - 24
+    draw.text((12, 11), _fitted(recording.task.instruction, 18, room), INK, _font(18))
+    screen = Image.fromarray(shot.pixels).resize((width * scale, height * scale), Image.Resampling.NEAREST)
+    if marked and shot.action is not None:
+        screen = _marked(screen, shot.action, scale)
+    canvas.paste(screen, (0, 44))
+    bottom = 44 + screen.height
+    draw.text((12, bottom + 7), _fitted(title, 18, room), colour, _font(18))
+    draw.text((12, bottom + 33), _fitted(shot.thought, 15, room), FAINT, _font(15))
+    return canvas
+
+
+def _row(number: int, recording: Recording) -> Image.Image:
+    *before, last = recording.shots
+    shown = _spaced(list(enumerate(before[:-1], 1)), FRAMES_IN_ROW - 1)
+    captions = [f"{step}. {describe(shot.action)}" for step, shot in shown if shot.action is not None]
+    ending = before[-1].action if before else None
+    captions.append(f"{len(before)}. {describe(ending)}" if ending else "the screen")
+    frames = [_small(shot) for _, shot in shown] + [_small(last)]
+
+    margin, head, foot = 16, 46, 34
+    width = FRAMES_IN_ROW * (FRAME_WIDTH + margin) + margin
+    row = Image.new("RGB", (width, head + frames[0].height + foot), PAPER)
+    draw = ImageDraw.Draw(row)
+    verdict = recording.verdict
+    right = width - margin - _font(18).getlength(verdict)
+    draw.text((right, 14), verdict, GOOD if recording.solved else BAD, _font(18))
+    title = f"{number}. {recording.task.instruction}"
+    draw.text((margin, 12), _fitted(title, 20, right - 2 * margin), INK, _font(20))
+    for place, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
+        left = margin + place * (FRAME_WIDTH + margin)
+        draw.rectangle((left - 1, head - 1, left + frame.width, head + frame.height), outline=(200, 204, 210))
+        row.paste(frame, (left, head))
+        draw.text((left, head + frame.height + 6), _fitted(caption, 15, FRAME_WIDTH), FAINT, _font(15))
+    return row
+
+
+def _small(shot: Shot) -> Image.Image:
+    """A frame of a strip: never enlarged, shrunk if it must be, marked after that so that the marks stay clear."""
+    image = Image.fromarray(shot.pixels)
+    scale = min(1.0, FRAME_WIDTH / image.width)
+    if scale < 1:
+        image = image.resize((FRAME_WIDTH, round(image.height * scale)), Image.Resampling.LANCZOS)
+    return image if shot.action is None else _marked(image, shot.action, scale)
+
+
+def _spaced(shots: list[tuple[int, Shot]], count: int) -> list[tuple[int, Shot]]:
+    """At most `count` of them, evenly spread, the first and the last included."""
+    if len(shots) <= count:
+        return shots
+    return [shots[round(place * (len(shots) - 1) / (count - 1))] for place in range(count)]
+
+
+def _marked(screen: Image.Image, action: Action, scale: float) -> Image.Image:
+    """The screen with a mark for where an action touches it."""
+    overlay = Image.new("RGBA", (screen.width * SMOOTH, screen.height * SMOOTH), (*HALO, 0))
+    pen = _Pen(ImageDraw.Draw(overlay), scale, SMOOTH * max(1.0, scale))
+    match action:
+        case Click(x, y, button, count):
+            pen.ring(x, y, 10, BLUE if button == "right" else RED)
+            if count == 2:
+                pen.ring(x, y, 15, RED)
+        case Drag(x, y, to_x, to_y):
+            pen.ring(x, y, 6, RED)
+            pen.arrow(x, y, to_x, to_y, RED)
+        case Scroll(x, y, direction):
+            across, down = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[direction]
+            pen.arrow(x - 16 * across, y - 16 * down, x + 16 * across, y + 16 * down, RED)
+        case _:
+            return screen
+    smooth = overlay.resize(screen.size, Image.Resampling.BOX)
+    return Image.alpha_composite(screen.convert("RGBA"), smooth).convert("RGB")
+
+
+@dataclass(frozen=True, slots=True)
+class _Pen:
+    """Draws marks on the enlarged overlay: places in screen pixels, thicknesses the same on every screen."""
+
+    draw: ImageDraw.ImageDraw
+    scale: float  # of the picture against the screen
+    unit: float  # one pixel of a mark, on the overlay
+
+    def _at(self, x: float, y: float) -> tuple[float, float]:
+        return (x + 0.5) * self.scale * SMOOTH, (y + 0.5) * self.scale * SMOOTH
+
+    def ring(self, x: int, y: int, radius: int, colour: RGB) -> None:
+        middle, unit = self._at(x, y), self.unit
+        for thickness, ink in ((5, HALO), (3, colour)):
+            self.draw.circle(
+                middle, (radius + thickness / 2) * unit, outline=(*ink, 255), width=round(thickness * unit)
+            )
+        self.draw.circle(middle, 2 * unit, fill=(*colour, 255))
+
+    def arrow(self, x: float, y: float, to_x: float, to_y: float, colour: RGB) -> None:
+        start, tip, unit = self._at(x, y), self._at(to_x, to_y), self.unit
+        angle = math.atan2(tip[1] - start[1], tip[0] - start[0])
+        for grown, ink in ((1, HALO), (0, colour)):
+            reach, width = (12 + 2 * grown) * unit, (3 + 2 * grown) * unit
+            # The line stops inside the head, so that its square end does not stick out of the tip.
+            neck = (tip[0] - 6 * unit * math.cos(angle), tip[1] - 6 * unit * math.sin(angle))
+            end = (tip[0] + grown * unit * math.cos(angle), tip[1] + grown * unit * math.sin(angle))
+            sides = [
+                (end[0] - reach * math.cos(angle + turn), end[1] - reach * math.sin(angle + turn))
+                for turn in (-0.45, 0.45)
+            ]
+            self.draw.line((start, neck), fill=(*ink, 255), width=round(width))
+            self.draw.polygon([end, *sides], fill=(*ink, 255))
+
+
+@cache
+def _font(size: int) -> ImageFont.FreeTypeFont:
+    font = ImageFont.load_default(size)
+    assert isinstance(font, ImageFont.FreeTypeFont)  # Pillow's wheels have FreeType; `arpo doctor` says where not
+    return font
+
+
+def _fitted(text: str, size: int, room: float) -> str:
+    """The text on one line, cut to fit."""
+    text = " ".join(text[:500].split())
+    if _font(size).getlength(text) <= room:
+        return text
+    while text and _font(size).getlength(text + "…") > room:
+        text = text[:-1]
+    return text.rstrip() + "…"

@@ -1,0 +1,561 @@
+"""The shell: windows, focus, menus, dialogs, taskbar, launcher, clipboard; and how an action becomes an event.
+
+A Desktop is plain state: it can be copied whole (`copy.deepcopy`), and copies behave alike. It holds no pictures.
+`frame()` describes what is on the screen as layers of items; `perform(action, frame)` acts on what that frame shows.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type
+from arpo.envs.pocket.fonts import fit, width
+from arpo.envs.pocket.keys import combination, printable
+from arpo.envs.pocket.textbox import TextBox
+from arpo.envs.pocket.ui import ROW, Item, Layer, Menu, MenuItem, On, Ui, text_width, visible_rows
+from arpo.envs.pocket.vfs import FileProblem, Files, split
+
+TITLE = 18
+MENUBAR = 17
+TASKBAR = 22
+MAX_WINDOWS = 6
+SCROLL_ROWS = 3  # how far one scroll gesture goes
+ICON = (60, 42)
+
+
+class Surface(ABC):
+    """What keys can go to: a window or a dialog. It remembers which of its text boxes is being edited."""
+
+    focus: TextBox | None = None
+
+    @abstractmethod
+    def view(self, ui: Ui) -> None:
+        """Describe the content."""
+
+
+class Dialog(Surface):
+    """A modal question in front of a window. Subclasses draw themselves and say what Enter and Esc do."""
+
+    title: str
+    size: tuple[int, int]
+
+    def __init__(self, desk: Desktop, window: Window) -> None:
+        self.desk = desk
+        self.window = window
+
+    @abstractmethod
+    def accept(self) -> None:
+        """The Enter key, and the default button."""
+
+    def cancel(self) -> None:
+        """The Esc key, and the close button."""
+        self.dismiss()
+
+    def dismiss(self) -> None:
+        if self in self.window.dialogs:
+            self.window.dialogs.remove(self)
+
+
+class App(ABC):
+    """One application in one window. Subclasses hold their state in plain attributes."""
+
+    name: ClassVar[str]
+    size: ClassVar[tuple[int, int]]  # of the window, on the smallest screen
+    single: ClassVar[bool] = True  # launching it again brings the open window to the front
+
+    def __init__(self, desk: Desktop, window: Window) -> None:
+        self.desk = desk
+        self.window = window
+
+    def title(self) -> str:
+        return self.name
+
+    def menus(self) -> dict[str, Callable[[], list[MenuItem]]]:
+        """The menu bar: names and what each opens. Empty: no bar."""
+        return {}
+
+    def shortcuts(self) -> dict[str, Callable[[], object]]:
+        """Keys such as "ctrl+s" and what they do while no menu or dialog is open."""
+        return {}
+
+    @abstractmethod
+    def view(self, ui: Ui) -> None:
+        """Describe the content below the title and the menu bar."""
+
+    def open_path(self, path: str) -> None:  # noqa: B027  (most applications open no files)
+        """Show a file."""
+
+    def typed(self, text: str) -> None:  # noqa: B027
+        """Keys that were typed while no text box has the focus."""
+
+    def request_close(self) -> None:
+        """The user wants the window gone. An application with unsaved work asks first."""
+        self.desk.close(self.window)
+
+
+class Window(Surface):
+    """A place on the screen with an application in it, and the dialogs in front of it."""
+
+    def __init__(self, x: int, y: int, w: int, h: int) -> None:
+        self.x, self.y, self.w, self.h = x, y, w, h
+        self.order = 0  # its place in the taskbar
+        self.minimised = False
+        self.dialogs: list[Dialog] = []
+        self.app: App
+
+    def view(self, ui: Ui) -> None:
+        self.app.view(ui)
+
+    @property
+    def top(self) -> Surface:
+        return self.dialogs[-1] if self.dialogs else self
+
+
+class Desktop:
+    """The whole machine. `apps` maps names to classes in the order of the launcher."""
+
+    def __init__(self, size: tuple[int, int], apps: dict[str, type[App]]) -> None:
+        self.w, self.h = size
+        self.apps = apps
+        self.files = Files()
+        self.settings: dict[str, Any] = {}
+        self.stores: dict[str, Any] = {}  # what an application keeps while it is closed, by its name
+        self.windows: list[Window] = []  # back to front
+        self.menu: Menu | None = None
+        self.clipboard = ""
+        self.file_clipboard: tuple[str, str] | None = None  # ("cut" or "copy", path)
+        self.held: set[str] = set()  # keys held down by Hotkey(phase="down")
+        self.picked_icon = ""
+        self.notice = ""  # a message that stays until the next action
+        self.clock = "10:00"
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Desktop:
+        from copy import deepcopy
+
+        twin = object.__new__(Desktop)
+        memo[id(self)] = twin
+        for key, value in self.__dict__.items():
+            twin.__dict__[key] = value if key == "apps" else deepcopy(value, memo)
+        return twin
+
+    # Windows.
+
+    @property
+    def active(self) -> Window | None:
+        """The window that keys go to."""
+        return next((w for w in reversed(self.windows) if not w.minimised), None)
+
+    def launch(self, name: str, at: tuple[int, int] | None = None) -> App | None:
+        """Start an application, or bring its window to the front if it has only one."""
+        kind = self.apps[name]
+        if kind.single and (window := self.window_of(name)) is not None:
+            self.raise_window(window)
+            return window.app
+        if len(self.windows) >= MAX_WINDOWS:
+            self.notice = "Too many open windows"
+            return None
+        w, h = self.window_size(kind)
+        if at is None:  # cascade
+            step = 14 * len(self.windows)
+            at = (70 + step) % max(1, self.w - w), (8 + step) % max(1, self.h - TASKBAR - h)
+        window = Window(*self._on_screen(*at, w, h), w, h)
+        window.order = 1 + max((w.order for w in self.windows), default=0)
+        window.app = kind(self, window)
+        self.windows.append(window)
+        return window.app
+
+    def window_size(self, kind: type[App]) -> tuple[int, int]:
+        """Windows grow with the screen, up to half as large again."""
+        grow = min(1.5, self.w / 448, self.h / 280)
+        return min(self.w, int(kind.size[0] * grow)), min(self.h - TASKBAR, int(kind.size[1] * grow))
+
+    def window_of(self, name: str) -> Window | None:
+        return next((w for w in reversed(self.windows) if w.app.name == name), None)
+
+    def raise_window(self, window: Window) -> None:
+        window.minimised = False
+        self.windows.remove(window)
+        self.windows.append(window)
+
+    def close(self, window: Window) -> None:
+        """Close without asking."""
+        if window in self.windows:
+            self.windows.remove(window)
+
+    def minimise(self, window: Window) -> None:
+        window.minimised = True
+        self.windows.remove(window)
+        self.windows.insert(0, window)
+
+    def open_file(self, path: str) -> None:
+        """Open a file with the application for its kind."""
+        from arpo.envs.pocket.dialogs import Message
+
+        name = {"txt": "Editor", "csv": "Sheet", "html": "Browser"}.get(path.rpartition(".")[2])
+        app = self.launch(name) if name else None
+        if app is not None:
+            app.open_path(path)
+        elif not name and (window := self.active):
+            window.dialogs.append(Message(self, window, "Cannot open", f"No app opens {split(path)[1]}."))
+
+    def _on_screen(self, x: int, y: int, w: int, h: int) -> tuple[int, int]:
+        return max(0, min(x, self.w - w)), max(0, min(y, self.h - TASKBAR - h))
+
+    # The clipboard.
+
+    def copy(self) -> None:
+        if (box := self._focused()) and box.selected:
+            self.clipboard = box.selected
+
+    def cut(self) -> None:
+        if (box := self._focused()) and box.selected:
+            self.clipboard = box.selected
+            box.insert("")
+
+    def paste(self) -> None:
+        if box := self._focused():
+            box.insert(self.clipboard)
+
+    def _focused(self) -> TextBox | None:
+        return self.active.top.focus if self.active else None
+
+    # The screen.
+
+    def open_menu(self, menu: Menu) -> None:
+        w, h = menu.size
+        menu.x = max(0, min(menu.x, self.w - w))
+        menu.y = max(0, min(menu.y, self.h - h))
+        self.menu = menu
+
+    def frame(self) -> list[Layer]:
+        """What is on the screen now, back to front."""
+        layers = [self._background()]
+        active = self.active
+        for window in self.windows:
+            if not window.minimised:
+                layers.append(self._window_layer(window, window is active))
+                layers += [self._dialog_layer(dialog, window is active) for dialog in window.dialogs]
+        layers.append(self._taskbar(active))
+        if self.notice:
+            w = width(self.notice) + 16
+            note = Layer("notice", self.w - w - 4, 4, w, 20)
+            note.items.append(Item(note.x, note.y, ("notice", w, 20, self.notice, (), None), self.notice, "", None))
+            layers.append(note)
+        if self.menu:
+            layers.append(self._menu_layer(self.menu))
+        return layers
+
+    def _background(self) -> Layer:
+        layer = Layer("desktop", 0, 0, self.w, self.h)
+        wallpaper = self.settings.get("wallpaper", "Blue")
+        on = On(click=self._unpick, menu=self._background_menu)
+        layer.items.append(Item(0, 0, ("wallpaper", self.w, self.h, "", (), wallpaper), "", "", on))
+        rows = (self.h - TASKBAR) // ICON[1]
+        for i, name in enumerate(self.apps):
+            state = ("selected",) if name == self.picked_icon else ()
+            on = On(click=lambda name=name: self._pick(name), double=lambda name=name: self._open_icon(name))  # type: ignore[misc]
+            spec = ("icon", ICON[0] - 2, ICON[1] - 2, name, state, (name, wallpaper))
+            layer.items.append(Item(2 + i // rows * ICON[0], 2 + i % rows * ICON[1], spec, name, "", on))
+        return layer
+
+    def _pick(self, name: str) -> None:
+        self.picked_icon = name
+
+    def _unpick(self) -> None:
+        self.picked_icon = ""
+
+    def _open_icon(self, name: str) -> None:
+        self.picked_icon = ""
+        self.launch(name)
+
+    def _background_menu(self) -> list[MenuItem]:
+        return [
+            MenuItem("Open Files", self.launch, ("Files",)),
+            MenuItem("Change wallpaper", self.launch, ("Settings",)),
+        ]
+
+    def _window_layer(self, window: Window, active: bool) -> Layer:
+        app = window.app
+        layer = Layer(app.title(), window.x, window.y, window.w, window.h, owner=window, live=not window.dialogs)
+        self._frame_items(layer, app.title(), active, close=app.request_close, minimise=lambda: self.minimise(window))
+        menus = app.menus()
+        if menus:
+            bar = Ui(self, window, layer, TITLE, active)
+            bar.panel(1, 0, window.w - 2, MENUBAR, "bar")
+            x = 3
+            for name, entries in menus.items():
+                w = width(name) + 10
+
+                def open_entries(name: str = name, entries: Callable[[], list[MenuItem]] = entries, x: int = x) -> None:
+                    self.open_menu(Menu(name, entries(), window.x + x, window.y + TITLE + MENUBAR))
+
+                bar.add("menu", x, 0, w, MENUBAR, name, on=On(click=open_entries))
+                x += w
+        window.view(Ui(self, window, layer, TITLE + (MENUBAR if menus else 0), active))
+        return layer
+
+    def _dialog_layer(self, dialog: Dialog, active: bool) -> Layer:
+        window = dialog.window
+        w, h = dialog.size
+        x, y = self._on_screen(window.x + (window.w - w) // 2, window.y + (window.h - h) // 2, w, h)
+        layer = Layer(dialog.title, x, y, w, h, owner=window, live=dialog is window.dialogs[-1])
+        self._frame_items(layer, dialog.title, active and layer.live, close=dialog.cancel, minimise=None)
+        dialog.view(Ui(self, dialog, layer, TITLE, active))
+        return layer
+
+    def _frame_items(
+        self, layer: Layer, title: str, active: bool, close: Callable[[], object], minimise: Callable[[], object] | None
+    ) -> None:
+        owner, w = layer.owner, layer.w
+        assert owner is not None
+
+        def drag(dx: int, dy: int, to_x: int, to_y: int) -> None:
+            owner.x, owner.y = self._on_screen(owner.x + to_x - dx, owner.y + to_y - dy, owner.w, owner.h)
+
+        ui = Ui(self, owner, layer, 0, active)
+        state = ("active",) if active else ()
+        ui.add("window", 0, 0, w, layer.h, state=state)
+        buttons = 32 if minimise else 17
+        ui.add(
+            "title", 1, 1, w - 2 - buttons, TITLE - 1, title, state, on=On(drag=drag), shown=fit(title, w - 8 - buttons)
+        )
+        if minimise:
+            ui.add("minimise", w - 33, 1, 16, TITLE - 1, "minimise", state, on=On(click=minimise), shown="")
+        ui.add("close", w - 17, 1, 16, TITLE - 1, "close", state, on=On(click=close), shown="")
+
+    def _taskbar(self, active: Window | None) -> Layer:
+        layer = Layer("taskbar", 0, self.h - TASKBAR, self.w, TASKBAR)
+        items = layer.items
+        items.append(Item(0, layer.y, ("taskbar", self.w, TASKBAR, "", (), None), "", "", None))
+        start = On(click=self._open_launcher)
+        items.append(Item(2, layer.y + 2, ("launcher", 46, TASKBAR - 4, "Menu", (), None), "Menu", "", start))
+        w = min(70, (self.w - 95) // MAX_WINDOWS)
+        # In the order of opening, so that an entry does not move when its window comes to the front.
+        for i, window in enumerate(sorted(self.windows, key=lambda w: w.order)):
+            label = window.app.title()
+            state = ("active",) if window is active else ("minimised",) if window.minimised else ()
+            on = On(click=lambda window=window: self._task_clicked(window))  # type: ignore[misc]
+            spec = ("task", w, TASKBAR - 4, fit(label, w - 6), state, None)
+            items.append(Item(51 + i * (w + 1), layer.y + 2, spec, label, "", on))
+        items.append(Item(self.w - 40, layer.y + 4, ("clock", 38, 15, self.clock, (), None), self.clock, "", None))
+        return layer
+
+    def _open_launcher(self) -> None:
+        entries = [MenuItem(name, self.launch, (name,)) for name in self.apps]
+        self.open_menu(Menu("Menu", entries, 2, self.h - TASKBAR - len(entries) * ROW - 4))
+
+    def _task_clicked(self, window: Window) -> None:
+        if window is self.active:
+            self.minimise(window)
+        else:
+            self.raise_window(window)
+
+    def _menu_layer(self, menu: Menu) -> Layer:
+        w, h = menu.size
+        layer = Layer(menu.title, menu.x, menu.y, w, h)
+        layer.items.append(Item(menu.x, menu.y, ("popup", w, h, "", (), None), "", "", None))
+        for i, entry in enumerate(menu.items):
+            flags = (("disabled", entry.do is None), ("checked", entry.checked), ("lit", i == menu.lit))
+            state = tuple(name for name, yes in flags if yes)
+            on = On(click=lambda entry=entry: self._choose(entry)) if entry.do else None  # type: ignore[misc]
+            spec = ("menuitem", w - 2, ROW, entry.label, state, entry.shortcut)
+            layer.items.append(Item(menu.x + 1, menu.y + 2 + i * ROW, spec, entry.label, "", on))
+        return layer
+
+    def _choose(self, entry: MenuItem) -> None:
+        self.menu = None
+        if entry.do:
+            entry.do(*entry.args)
+
+    # Events.
+
+    def perform(self, action: Action, frame: list[Layer]) -> None:
+        """Act on what the frame shows. Coordinates are logical. What a user may do wrong ends in a dialog."""
+        self.notice = ""
+        try:
+            match action:
+                case Click(x=x, y=y, button="right"):
+                    self._right_click(x, y, frame)
+                case Click(x=x, y=y, count=count):
+                    self._left_click(x, y, count, frame)
+                case Drag(x=x, y=y, to_x=to_x, to_y=to_y):
+                    self._drag(x, y, to_x, to_y, frame)
+                case Scroll(x=x, y=y, direction=direction):
+                    self._scroll(x, y, direction, frame)
+                case Type(text=text):
+                    self._type(text)
+                case Hotkey(keys=keys, phase="down"):
+                    self.held.update(keys)
+                case Hotkey(keys=keys, phase="up"):
+                    self.held.difference_update(keys)
+                case Hotkey(keys=keys):
+                    self._press(combination((*self.held, *keys)))
+        except FileProblem as problem:
+            from arpo.envs.pocket.dialogs import Message
+
+            window = self.active
+            if window is None:
+                self.notice = str(problem)
+            else:
+                window.dialogs.append(Message(self, window, "Problem", str(problem)))
+
+    def _hit(self, x: int, y: int, frame: list[Layer]) -> tuple[Layer, Item | None]:
+        """The frontmost layer under a point and its item there; the window comes to the front."""
+        layer = next(layer for layer in reversed(frame) if layer.contains(x, y))
+        if layer.owner:
+            self.raise_window(layer.owner)
+        return layer, layer.item_at(x, y) if layer.live else None
+
+    def _left_click(self, x: int, y: int, count: int, frame: list[Layer]) -> None:
+        if self.menu and not frame[-1].contains(x, y):
+            self.menu = None  # a click beside an open menu closes it and does nothing else
+            return
+        layer, item = self._hit(x, y, frame)
+        if item is None or item.on is None:
+            return
+        on = item.on
+        if layer.owner and on.focus is None and item.spec[0] in ("panel", "row", "cell", "window"):
+            layer.owner.top.focus = None
+        if on.press:
+            on.press(x - item.x, y - item.y)
+        elif on.click:
+            on.click()
+        if count == 2 and on.double:
+            on.double()
+        elif count == 2 and on.click and not on.press and item.spec[0] in ("button", "checkbox", "key"):
+            on.click()  # two quick clicks on a button are two clicks
+
+    def _right_click(self, x: int, y: int, frame: list[Layer]) -> None:
+        self.menu = None
+        _, item = self._hit(x, y, frame)
+        if item and item.on and item.on.menu:
+            entries = item.on.menu()
+            if entries:
+                self.open_menu(Menu("context", entries, x, y))
+
+    def _drag(self, x: int, y: int, to_x: int, to_y: int, frame: list[Layer]) -> None:
+        self.menu = None
+        layer, item = self._hit(x, y, frame)
+        if item is None or item.on is None:
+            return
+        if item.on.drag:
+            item.on.drag(x - item.x, y - item.y, to_x - item.x, to_y - item.y)
+        elif item.on.payload:
+            target = next(layer for layer in reversed(frame) if layer.contains(to_x, to_y))
+            under = target.item_at(to_x, to_y) if target.live else None
+            if under and under.on and under.on.drop:
+                under.on.drop(item.on.payload)
+
+    def _scroll(self, x: int, y: int, direction: str, frame: list[Layer]) -> None:
+        layer = next(layer for layer in reversed(frame) if layer.contains(x, y))
+        dx, dy = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[direction]
+        for item in reversed(layer.items if layer.live else []):
+            inside = item.x <= x < item.x + item.spec[1] and item.y <= y < item.y + item.spec[2]
+            if inside and item.on and item.on.scroll:
+                item.on.scroll(dx * SCROLL_ROWS, dy * SCROLL_ROWS)
+                return
+
+    def _type(self, text: str) -> None:
+        """Text goes where the caret is; Enter and Tab are keys, except that a page takes them as text."""
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        self.menu = None
+        while text:
+            box = self._focused()
+            if box and box.multiline:
+                box.insert(printable(text, keep="\n\t"))
+                self._reveal(box)
+                return
+            end = next((i for i, char in enumerate(text) if char in "\n\t"), len(text))
+            if box:
+                box.insert(printable(text[:end]))
+            elif end and self.active and not self.active.dialogs:
+                self.active.app.typed(printable(text[:end]))
+            if end < len(text):
+                self._press("enter" if text[end] == "\n" else "tab")
+            text = text[end + 1 :]
+
+    def _press(self, keys: str) -> None:
+        """A key combination such as "ctrl+s", given to the menu, the dialog, the text box, the application, the shell."""
+        if self.menu:
+            self._menu_key(self.menu, keys)
+            return
+        *modifiers, key = keys.split("+") if keys != "+" else ["+"]
+        window = self.active
+        shell: dict[str, Callable[[], object]] = {"win": self._open_launcher, "alt+tab": self._next_window}
+        if window:
+            shell["alt+f4"] = window.dialogs[-1].cancel if window.dialogs else window.app.request_close
+        if keys in shell:
+            shell[keys]()
+            return
+        if window is None:
+            return
+        box = window.top.focus
+        if keys in ("ctrl+c", "ctrl+x", "ctrl+v") and box:
+            {"c": self.copy, "x": self.cut, "v": self.paste}[key]()
+            self._reveal(box)
+            return
+        item = self._item_of(box) if box else None
+        if box and item and box.key(key, "ctrl" in modifiers, "shift" in modifiers, text_width(item.spec[1])):
+            self._reveal(box)
+            return
+        if box and not modifiers and len(key) == 1:
+            self._type(key)
+        elif keys == "space":
+            self._type(" ")
+        elif keys == "tab" and not (box and box.multiline):
+            self._next_field(window.top)
+        elif keys == "enter" and box and box.multiline:
+            self._type("\n")
+        elif keys == "enter" and item and item.on and item.on.enter:
+            item.on.enter()
+        elif window.dialogs:
+            if keys == "enter":
+                window.dialogs[-1].accept()
+            elif keys == "esc":
+                window.dialogs[-1].cancel()
+        elif keys in (shortcuts := window.app.shortcuts()):
+            shortcuts[keys]()
+        elif not box and not modifiers and len(key) == 1:
+            window.app.typed(key)
+
+    def _menu_key(self, menu: Menu, keys: str) -> None:
+        if keys == "esc":
+            self.menu = None
+        elif keys in ("up", "down") and menu.items:
+            menu.lit = (menu.lit + (1 if keys == "down" else -1)) % len(menu.items) if menu.lit >= 0 else 0
+        elif keys == "enter" and 0 <= menu.lit < len(menu.items) and menu.items[menu.lit].do:
+            self._choose(menu.items[menu.lit])
+
+    def _next_window(self) -> None:
+        if self.windows:
+            self.raise_window(self.windows[0])
+
+    def _layer_of(self, surface: Surface) -> Layer | None:
+        for window in self.windows:
+            if surface is window:
+                return self._window_layer(window, True)
+            if surface in window.dialogs:
+                return self._dialog_layer(surface, True)  # type: ignore[arg-type]
+        return None
+
+    def _item_of(self, box: TextBox) -> Item | None:
+        layer = self._layer_of(self.active.top) if self.active else None
+        return layer.item_of(box) if layer else None
+
+    def _next_field(self, surface: Surface) -> None:
+        layer = self._layer_of(surface)
+        boxes = [item.on.focus for item in layer.items if item.on and item.on.focus] if layer else []
+        if boxes:
+            at = next((i + 1 for i, box in enumerate(boxes) if box is surface.focus), 0)
+            box = surface.focus = boxes[at % len(boxes)]
+            box.select_all()
+
+    def _reveal(self, box: TextBox) -> None:
+        """Scroll a page so that the caret is in sight."""
+        item = self._item_of(box) if box.multiline else None
+        if item:
+            row = box.row_of(box.caret, box.rows(text_width(item.spec[1])))
+            visible = visible_rows(item.spec[2])
+            box.first_row = max(row - visible + 1, min(box.first_row, row))

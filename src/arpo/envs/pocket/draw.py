@@ -1,0 +1,322 @@
+"""Pictures of items, and of a whole frame.
+
+Each item's picture depends only on its `spec`, the theme and the scale, so it is painted once and pasted from then
+on: a frame is some hundred pastes. `PAINTERS` has one small function a kind; a new kind of item is one more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias
+
+from PIL import Image, ImageDraw
+
+from arpo.envs.pocket.fonts import SIZE, font, width
+from arpo.envs.pocket.icons import draw_icon
+from arpo.envs.pocket.ui import Layer, Spec
+
+Color: TypeAlias = tuple[int, int, int]
+TILES = 3000  # pictures kept; a typical one takes 5 kB
+
+
+class Theme(NamedTuple):
+    """The colours that settings change."""
+
+    dark: bool = False
+    accent: str = "Blue"
+
+    def __getattr__(self, name: str) -> Color:
+        """`theme.page`, `theme.ink` …: the palette's colours."""
+        return (DARK if self.dark else LIGHT)[name]
+
+    @property
+    def bright(self) -> Color:
+        return COLORS[self.accent]
+
+
+COLORS: dict[str, Color] = {
+    "Blue": (46, 98, 178),
+    "Green": (42, 128, 84),
+    "Red": (176, 56, 56),
+    "Purple": (116, 72, 160),
+    "Orange": (196, 108, 28),
+    "Gray": (96, 104, 116),
+}
+LIGHT: dict[str, Color] = {
+    "panel": (236, 238, 241),
+    "page": (255, 255, 255),
+    "ink": (24, 26, 30),
+    "faint": (120, 126, 134),
+    "edge": (150, 156, 164),
+    "raised": (250, 251, 252),
+    "wrong": (190, 30, 30),
+    "quiet": (176, 184, 194),
+    "select": (198, 218, 246),
+    "link": (20, 70, 190),
+}
+DARK: dict[str, Color] = {
+    "panel": (52, 56, 62),
+    "page": (34, 36, 40),
+    "ink": (236, 238, 240),
+    "faint": (156, 162, 170),
+    "edge": (110, 116, 124),
+    "raised": (70, 75, 82),
+    "wrong": (255, 130, 120),
+    "quiet": (84, 90, 98),
+    "select": (56, 86, 130),
+    "link": (140, 180, 255),
+}
+WHITE: Color = (255, 255, 255)
+
+
+class Tile:
+    """A picture being painted, in logical coordinates from its own corner."""
+
+    def __init__(self, w: int, h: int, scale: int, fill: Color) -> None:
+        self.w, self.h, self.scale = w, h, scale
+        self.image = Image.new("RGB", (w * scale, h * scale), fill)
+        self.pen = ImageDraw.Draw(self.image)
+
+    def rect(self, x: int, y: int, w: int, h: int, fill: Color | None, edge: Color | None = None) -> None:
+        s = self.scale
+        if w > 0 and h > 0:
+            self.pen.rectangle((x * s, y * s, (x + w) * s - 1, (y + h) * s - 1), fill=fill, outline=edge, width=s)
+
+    def ellipse(self, x: int, y: int, w: int, h: int, fill: Color | None, edge: Color | None = None) -> None:
+        s = self.scale
+        self.pen.ellipse((x * s, y * s, (x + w) * s - 1, (y + h) * s - 1), fill=fill, outline=edge, width=s)
+
+    def line(self, points: list[tuple[int, int]], fill: Color, width: int = 1) -> None:
+        s = self.scale
+        self.pen.line([(x * s + s // 2, y * s + s // 2) for x, y in points], fill=fill, width=width * s)
+
+    def polygon(self, points: list[tuple[int, int]], fill: Color) -> None:
+        self.pen.polygon([(x * self.scale, y * self.scale) for x, y in points], fill=fill)
+
+    def text(self, x: int, y: int, text: str, fill: Color, size: int = SIZE) -> None:
+        """Text with its top-left corner at (x, y), character by character, so that the caret's sums hold."""
+        s = self.scale
+        self.pen.text((x * s, y * s), text, fill=fill, font=font(size * s))
+
+    def centred(self, text: str, fill: Color, dy: int = 0) -> None:
+        self.text((self.w - width(text)) // 2, (self.h - 15) // 2 + dy, text, fill)
+
+
+def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme) -> Image.Image:
+    """The whole screen."""
+    canvas = Image.new("RGB", size)
+    paste = canvas.paste
+    for layer in layers:
+        for item in layer.items:
+            paste(_tile(item.spec, theme, scale), (item.x * scale, item.y * scale))
+    return canvas
+
+
+@lru_cache(maxsize=TILES)
+def _tile(spec: Spec, theme: Theme, scale: int) -> Image.Image:
+    kind, w, h, label, state, extra = spec
+    tile = Tile(w, h, scale, theme.panel)
+    PAINTERS[kind](tile, theme, label, state, extra)
+    return tile.image
+
+
+def _text(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any) -> None:
+    page = style in ("page", "page-title", "page-faint")
+    t.rect(0, 0, t.w, t.h, theme.page if page else theme.panel)
+    color = theme.wrong if style == "wrong" else theme.faint if style in ("faint", "page-faint") else theme.ink
+    t.text(0, 0, label, color)
+    if style in ("title", "page-title"):
+        t.text(1, 0, label, color)  # printed twice: bold
+
+
+def _panel(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any) -> None:
+    if style == "line":
+        t.rect(0, 0, t.w, t.h, theme.edge)
+    else:
+        t.rect(0, 0, t.w, t.h, theme.page if style == "page" else theme.panel, theme.edge if style == "page" else None)
+
+
+def _button(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    on = "on" in state
+    edge = theme.bright if "default" in state else theme.edge
+    t.rect(0, 0, t.w, t.h, theme.bright if on else theme.raised, edge)
+    t.centred(label, theme.quiet if "disabled" in state else WHITE if on else theme.ink)
+
+
+def _checkbox(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    checked = "checked" in state
+    t.rect(2, 3, 12, 12, theme.bright if checked else theme.page, theme.edge)
+    if checked:
+        t.line([(4, 9), (7, 12), (11, 5)], WHITE, 2)
+    t.text(18, 1, label, theme.quiet if "disabled" in state else theme.ink)
+
+
+def _radio(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.ellipse(2, 3, 12, 12, theme.page, theme.edge)
+    if "checked" in state:
+        t.ellipse(5, 6, 6, 6, theme.bright)
+    t.text(18, 1, label, theme.quiet if "disabled" in state else theme.ink)
+
+
+def _tab(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    selected = "selected" in state
+    t.rect(0, 0, t.w, t.h, theme.page if selected else theme.panel, theme.edge)
+    if selected:
+        t.rect(0, 0, t.w, 2, theme.bright)
+    t.centred(label, theme.ink, 1)
+
+
+def _link(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.page)
+    t.text(0, 0, label, theme.link)
+    t.rect(0, 13, width(label), 1, theme.link)
+
+
+def _row(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    icon, cells = extra
+    t.rect(0, 0, t.w, t.h, theme.select if "selected" in state else theme.page)
+    x = 3
+    if icon:
+        draw_icon(t, icon, 3, 2, theme.ink)
+        x = 19
+    ink = theme.faint if "faint" in state else theme.ink
+    t.text(x, 1, label, ink)
+    if "bold" in state:
+        t.text(x + 1, 1, label, ink)
+    for at, text in cells:
+        t.text(at, 1, text, ink)
+
+
+def _dropdown(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
+    t.text(4, 1, label, theme.ink)
+    t.polygon([(t.w - 12, 6), (t.w - 4, 6), (t.w - 8, 11)], theme.ink)
+
+
+def _slider(t: Tile, theme: Theme, label: str, state: tuple[str, ...], value: Any) -> None:
+    x = 6 + (t.w - 12) * value // 100
+    t.rect(6, 7, t.w - 12, 4, theme.quiet)
+    t.rect(6, 7, x - 6, 4, theme.bright)
+    t.rect(x - 4, 2, 8, 14, theme.raised, theme.edge)
+
+
+def _field(t: Tile, theme: Theme, label: str, state: tuple[str, ...], marks: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.page, theme.bright if "focused" in state else theme.edge)
+    _marked_text(t, theme, 4, 1, label, marks)
+
+
+def _line(t: Tile, theme: Theme, label: str, state: tuple[str, ...], marks: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.page)
+    _marked_text(t, theme, 1, 0, label, marks)
+
+
+def _marked_text(t: Tile, theme: Theme, x: int, y: int, text: str, marks: Any) -> None:
+    """Text with the selection behind it and the caret in front: marks = (caret, start, end), -1 for before the text."""
+    if marks:
+        caret, start, end = marks
+        if end > max(0, start):
+            t.rect(x + max(0, start), y, end - max(0, start), 15, theme.select)
+    t.text(x, y, text, theme.ink)
+    if marks and marks[0] >= 0:
+        t.rect(x + marks[0], y + 1, 1, 13, theme.ink)
+
+
+def _area(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.page, theme.edge)
+
+
+def _scrollbar(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    at, size = extra
+    t.rect(1, at, 6, size, theme.quiet)
+
+
+def _window(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.panel, theme.bright if "active" in state else theme.edge)
+
+
+def _bar_color(theme: Theme, state: tuple[str, ...]) -> Color:
+    return theme.bright if "active" in state else theme.quiet
+
+
+def _title(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, _bar_color(theme, state))
+    t.text(5, 1, label, WHITE if "active" in state else theme.ink)
+
+
+def _minimise(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, _bar_color(theme, state))
+    t.rect(4, 11, 8, 2, WHITE if "active" in state else theme.ink)
+
+
+def _close(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, COLORS["Red"] if "active" in state else theme.quiet)
+    ink = WHITE if "active" in state else theme.ink
+    t.line([(4, 4), (11, 11)], ink, 2)
+    t.line([(4, 11), (11, 4)], ink, 2)
+
+
+def _menu(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.centred(label, theme.ink)
+
+
+def _popup(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
+
+
+def _menuitem(t: Tile, theme: Theme, label: str, state: tuple[str, ...], shortcut: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.select if "lit" in state else theme.raised)
+    if "checked" in state:
+        t.line([(4, 8), (7, 11), (11, 5)], theme.ink, 2)
+    t.text(16, 1, label, theme.quiet if "disabled" in state else theme.ink)
+    if shortcut:
+        t.text(t.w - 5 - width(shortcut), 1, shortcut, theme.faint)
+
+
+def _taskbar(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.quiet)
+
+
+def _launcher(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.bright)
+    t.centred(label, WHITE)
+
+
+def _task(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.page if "active" in state else theme.panel, theme.edge)
+    t.text(3, 1, label, theme.faint if "minimised" in state else theme.ink)
+
+
+def _clock(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.quiet)
+    t.text(2, 0, label, theme.ink)
+
+
+def _wallpaper(t: Tile, theme: Theme, label: str, state: tuple[str, ...], color: Any) -> None:
+    t.rect(0, 0, t.w, t.h, wallpaper(color, theme))
+
+
+def wallpaper(name: str, theme: Theme) -> Color:
+    """A wallpaper is a calm shade of its colour."""
+    red, green, blue = COLORS[name]
+    return (red // 3, green // 3, blue // 3) if theme.dark else (red // 2 + 90, green // 2 + 90, blue // 2 + 90)
+
+
+def _icon(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    name, background = extra
+    t.rect(0, 0, t.w, t.h, theme.bright if "selected" in state else wallpaper(background, theme))
+    draw_icon(t, name, (t.w - 22) // 2, 3, (20, 22, 26))
+    t.text((t.w - width(label)) // 2, 24, label, WHITE)
+
+
+def _notice(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    t.rect(0, 0, t.w, t.h, theme.ink)
+    t.text(8, 2, label, theme.page)
+
+
+Painter: TypeAlias = Callable[[Tile, Theme, str, tuple[str, ...], Any], None]
+PAINTERS: dict[str, Painter] = {
+    name[1:]: painter
+    for name, painter in list(globals().items())
+    if name.startswith("_") and getattr(painter, "__module__", "") == __name__ and name not in ("_tile",)
+}

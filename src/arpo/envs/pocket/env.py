@@ -1,0 +1,181 @@
+"""The environment: a Desktop behind the contract of `envs/base.py`, drawn to pixels, with a parse beside them."""
+
+from __future__ import annotations
+
+import copy
+import random
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Hotkey, Scroll
+from arpo.envs.base import refuse_bad_action
+from arpo.envs.images import observe
+from arpo.envs.pocket import keys
+from arpo.envs.pocket.apps import APPS
+from arpo.envs.pocket.desktop import Desktop
+from arpo.envs.pocket.draw import Theme, render
+from arpo.envs.pocket.ui import Layer
+from arpo.errors import ActionError, ConfigError
+from arpo.types import Observation, Task
+
+DEFAULT_SIZE = (448, 280)  # multiples of 28: no resize and no blur in a Qwen2.5-VL; 16 x 10 image tokens
+SMALLEST = (336, 224)  # below this, dialogs would not fit
+LARGEST = (1920, 1080)
+
+
+def scale_of(size: tuple[int, int]) -> int:
+    """Screen pixels per logical pixel: text is 12 pixels high up to 809 rows and 24 above."""
+    return 2 if size[1] >= 810 and size[0] >= 2 * SMALLEST[0] else 1
+
+
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One visible control of the screen parse, in screen pixels."""
+
+    kind: str
+    label: str
+    box: tuple[int, int, int, int]  # x0, y0, x1, y1, the last two exclusive
+    state: tuple[str, ...]
+    value: str  # what a field, slider or drop-down holds; further columns of a row
+    window: str  # the title of the window, dialog or menu that it belongs to
+
+    @property
+    def centre(self) -> tuple[int, int]:
+        x0, y0, x1, y1 = self.box
+        return (x0 + x1) // 2, (y0 + y1) // 2
+
+
+class PocketEnv:
+    """One pocket desktop. No threads, no files, nothing shared with another but the cache of painted tiles."""
+
+    def __init__(self, size: tuple[int, int] = DEFAULT_SIZE) -> None:
+        width, height = size
+        if not (SMALLEST[0] <= width <= LARGEST[0] and SMALLEST[1] <= height <= LARGEST[1]):
+            allowed = f"{SMALLEST[0]}x{SMALLEST[1]} to {LARGEST[0]}x{LARGEST[1]}"
+            raise ConfigError(f"size {width}x{height}: pocket draws screens from {allowed}")
+        self._size = (width, height)
+        self._scale = scale_of(self._size)
+        self._desk: Desktop | None = None
+        self._task: Task | None = None
+        self._last: Action | None = None  # the ending action, once there is one
+        self._frame: list[Layer] | None = None  # what is on the screen; None after each change
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._size
+
+    @property
+    def ended(self) -> bool:
+        return self._desk is None or self._last is not None
+
+    @property
+    def desk(self) -> Desktop:
+        """The machine behind the screen, for checks and setups."""
+        if self._desk is None:
+            raise ActionError("no task is loaded: reset first")
+        return self._desk
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        self.load(task, seed)
+        return observe(self.pixels())
+
+    def load(self, task: Task, seed: int) -> None:
+        """Set up a task without looking at the screen."""
+        from arpo.envs.pocket.families import family_of
+
+        family, params = family_of(task)
+        desk = Desktop((self._size[0] // self._scale, self._size[1] // self._scale), APPS)
+        family.start(desk, params, random.Random(f"{task.id}/{seed}"))
+        self._desk, self._task, self._last, self._frame = desk, task, None, None
+
+    def step(self, action: Action) -> Observation:
+        self.perform(action)
+        return observe(self.pixels())
+
+    def perform(self, action: Action) -> None:
+        """Act without looking at the screen."""
+        refuse_bad_action(action, self._size, self.ended)
+        if isinstance(action, Hotkey) and (unknown := [key for key in action.keys if not keys.known(key)]):
+            raise ActionError(f"unknown key {unknown[0]!r}")
+        if isinstance(action, ENDING):
+            self._last = action
+            return
+        self.desk.perform(self._logical(action), self.frame())
+        self._frame = None
+
+    def score(self) -> float:
+        from arpo.envs.pocket.families import family_of
+
+        if self._task is None:
+            raise ActionError("no task is loaded: reset first")
+        if isinstance(self._last, Fail) or not self._task.feasible:
+            return float(isinstance(self._last, Fail) and not self._task.feasible)
+        family, params = family_of(self._task)
+        return float(family.check(self.desk, params))
+
+    def close(self) -> None:
+        self._desk = self._task = self._frame = None
+
+    def frame(self) -> list[Layer]:
+        """The items that are on the screen."""
+        if self._frame is None:
+            self._frame = self.desk.frame()
+        return self._frame
+
+    def image(self) -> Image.Image:
+        settings = self.desk.settings
+        theme = Theme(settings.get("dark", False), settings.get("accent", "Blue"))
+        return render(self.frame(), self._size, self._scale, theme)
+
+    def pixels(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+        """The screen, drawn: height x width x 3."""
+        return np.asarray(self.image())
+
+    def parse(self) -> tuple[Control, ...]:
+        """Every control whose middle can be seen, back to front."""
+        s = self._scale
+        frame = self.frame()
+        width, height = self.desk.w, self.desk.h
+        found = []
+        for i, layer in enumerate(frame):
+            above = frame[i + 1 :]
+            for item in layer.items:
+                kind, w, h, shown, state, _ = item.spec
+                if not item.label and not item.value:
+                    continue
+                x, y = item.x + w // 2, item.y + h // 2
+                if not (x < width and y < height) or any(other.contains(x, y) for other in above):
+                    continue
+                if not layer.live:
+                    state = (*state, "blocked")
+                if shown and shown != item.label and shown.endswith("…"):
+                    state = (*state, "cut")
+                box = (item.x * s, item.y * s, min(width, item.x + w) * s, min(height, item.y + h) * s)
+                found.append(Control(kind, item.label, box, state, item.value, layer.title))
+        return tuple(found)
+
+    def snapshot(self) -> object:
+        """The whole state, to go back to with `restore`; it may be restored many times and by another environment."""
+        return copy.deepcopy((self._desk, self._task, self._last))
+
+    def restore(self, snapshot: object) -> None:
+        self._desk, self._task, self._last = copy.deepcopy(snapshot)  # type: ignore[misc]
+        self._frame = None
+
+    def _logical(self, action: Action) -> Action:
+        s, width, height = self._scale, self.desk.w, self.desk.h
+
+        def point(x: int, y: int) -> tuple[int, int]:
+            return min(x // s, width - 1), min(y // s, height - 1)
+
+        match action:
+            case Click(x=x, y=y, button=button, count=count):
+                return Click(*point(x, y), button, count)
+            case Drag(x=x, y=y, to_x=to_x, to_y=to_y):
+                return Drag(*point(x, y), *point(to_x, to_y))
+            case Scroll(x=x, y=y, direction=direction):
+                return Scroll(*point(x, y), direction)
+        return action

@@ -1,0 +1,133 @@
+"""What a scripted expert sees and does: the screen parse, and moves made of public actions.
+
+An expert is a function of the present screen, so that it also finds its way back after somebody else's wrong move.
+It reads as a list of wishes, the most urgent last step first, joined by `or`; a wish that is already true or that
+cannot be acted on now is None:
+
+    def expert(self, s, p, notes):
+        return (
+            s.fill("Name", p["new"], window="Rename")      # None unless that dialog is open and the field is wrong
+            or s.click("Rename", window="Rename")          # None unless that dialog is open
+            or s.menuitem("Rename")                        # None unless a menu with that entry is open
+            or s.app("Files")                              # None if Files is in front
+            or s.right_click(p["old"], kind="row")
+        )
+"""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type
+from arpo.envs.pocket.env import Control
+
+Move: TypeAlias = tuple[str, Action]
+"""A short thought and the action that follows from it."""
+
+
+class Screen:
+    """The parse of one screenshot, with the moves that it allows."""
+
+    def __init__(self, controls: tuple[Control, ...]) -> None:
+        self.controls = tuple(c for c in controls if "blocked" not in c.state)
+
+    # Looking.
+
+    def all(self, kind: str = "", label: str = "", window: str = "") -> list[Control]:
+        """Every live control of that kind, label and window (empty: any), in reading order of the parse."""
+        return [
+            c
+            for c in self.controls
+            if (not kind or c.kind == kind) and (not label or c.label == label) and (not window or c.window == window)
+        ]
+
+    def find(self, label: str = "", kind: str = "", window: str = "") -> Control | None:
+        """The frontmost such control."""
+        found = self.all(kind, label, window)
+        return found[-1] if found else None
+
+    @property
+    def menu_open(self) -> bool:
+        return any(c.kind == "menuitem" for c in self.controls)
+
+    @property
+    def front(self) -> str:
+        """The title of the active window or dialog; "" where there is none."""
+        active = [c for c in self.controls if c.kind == "title" and "active" in c.state]
+        return active[-1].label if active else ""
+
+    # Moving.
+
+    def click(self, label: str, kind: str = "", window: str = "", thought: str = "") -> Move | None:
+        control = self.find(label, kind, window)
+        if control is None or "disabled" in control.state:
+            return None
+        return thought or f"Click {label}.", Click(*control.centre)
+
+    def double_click(self, label: str, kind: str = "", window: str = "", thought: str = "") -> Move | None:
+        control = self.find(label, kind, window)
+        return (thought or f"Open {label}.", Click(*control.centre, count=2)) if control else None
+
+    def right_click(self, label: str, kind: str = "", window: str = "", thought: str = "") -> Move | None:
+        control = self.find(label, kind, window)
+        return (thought or f"Right-click {label}.", Click(*control.centre, button="right")) if control else None
+
+    def drag(self, source: Control | None, target: Control | None, thought: str) -> Move | None:
+        return (thought, Drag(*source.centre, *target.centre)) if source and target else None
+
+    def keys(self, *keys: str, thought: str) -> Move:
+        return thought, Hotkey(keys)
+
+    def type(self, text: str, thought: str = "") -> Move:
+        return thought or f"Type {text.strip()}.", Type(text)
+
+    def scroll(self, over: Control | None, direction: str, thought: str = "Scroll on.") -> Move | None:
+        return (thought, Scroll(*over.centre, direction)) if over else None  # type: ignore[arg-type]
+
+    # Small plans.
+
+    def menuitem(self, label: str) -> Move | None:
+        """Choose an entry of the open menu."""
+        return self.click(label, kind="menuitem")
+
+    def menu(self, name: str, entry: str, window: str = "") -> Move | None:
+        """Choose an entry of a menu bar's menu, opening it first."""
+        return self.menuitem(entry) or self.click(name, kind="menu", window=window, thought=f"Open the {name} menu.")
+
+    def escape(self, *expected: str) -> Move | None:
+        """Close a menu that has none of the expected entries, or a dialog with none of the expected titles."""
+        if self.menu_open:
+            wanted = any(c.kind == "menuitem" and c.label in expected for c in self.controls)
+            return None if wanted else self.keys("esc", thought="Close this menu.")
+        if self.dialog and self.dialog not in expected:
+            return self.keys("esc", thought="Close this dialog.")
+        return None
+
+    @property
+    def dialog(self) -> str:
+        """The title of the open dialog in front, or ""; a dialog has no minimise button."""
+        title = self.front
+        return title if title and not self.find(kind="minimise", window=title) else ""
+
+    def app(self, name: str) -> Move | None:
+        """Bring a window with this title to the front: by the taskbar if it is there, else by its icon or the menu."""
+        if self.front == name:
+            return None
+        if self.find(name, kind="task"):
+            return self.click(name, kind="task", thought=f"Go to {name}.")
+        return (
+            self.menuitem(name)
+            or self.double_click(name, kind="icon")
+            or self.click("Menu", kind="launcher", thought="Open the menu.")
+        )
+
+    def fill(self, label: str, text: str, window: str = "", thought: str = "") -> Move | None:
+        """Make a field hold exactly this text."""
+        control = self.find(label, kind="field", window=window)
+        if control is None or control.value == text:
+            return None
+        if "focused" not in control.state:
+            return f"Click the {label} field.", Click(*control.centre)
+        if control.value and "all" not in control.state:
+            return self.keys("ctrl", "a", thought="Select the old text.")
+        return self.type(text, thought)

@@ -1,0 +1,29 @@
+"""The words that names and texts are made of. Few and short, so that a small model can learn to read them all."""
+
+from __future__ import annotations
+
+import random
+
+NOUNS = (
+    "apple bank bird boat book bread bridge budget cake car chair city clock cloud coffee corn door dream farm fish "
+    "flower forest garden gift guest hotel house island king lamp lemon letter list market milk moon music night notes "
+    "order paper party piano plan radio rain recipe river school ship snow song star story table tea ticket train tree "
+    "trip water winter zebra"
+).split()
+PEOPLE = "Ada Ben Cleo Dan Eva Finn Gus Hana Ivo Jana Kim Leo Mia Nora Omar Pia".split()
+VERBS = "bring buy call check clean find move order paint pack send sell visit wash".split()
+
+
+def nouns(rng: random.Random, count: int, avoid: tuple[str, ...] = ()) -> list[str]:
+    """Different nouns, none of them in `avoid`."""
+    return rng.sample([word for word in NOUNS if word not in avoid], count)
+
+
+def person(rng: random.Random, avoid: tuple[str, ...] = ()) -> str:
+    return rng.choice([name for name in PEOPLE if name not in avoid])
+
+
+def sentence(rng: random.Random) -> str:
+    """A short line such as "buy milk and bread"."""
+    first, second = nouns(rng, 2)
+    return f"{rng.choice(VERBS)} {first} and {second}"
