@@ -437,7 +437,7 @@ class Desktop:
 
     def _drag(self, x: int, y: int, to_x: int, to_y: int, frame: list[Layer]) -> None:
         self.menu = None
-        layer, item = self._hit(x, y, frame)
+        item = self._hit(x, y, frame)[1]
         if item is None or item.on is None:
             return
         if item.on.drag:
@@ -477,7 +477,7 @@ class Desktop:
             text = text[end + 1 :]
 
     def _press(self, keys: str) -> None:
-        """A key combination such as "ctrl+s", given to the menu, the dialog, the text box, the application, the shell."""
+        """A combination such as "ctrl+s" goes to the menu, the shell, the text box, the dialog or the application."""
         if self.menu:
             self._menu_key(self.menu, keys)
             return
@@ -537,7 +537,7 @@ class Desktop:
             if surface is window:
                 return self._window_layer(window, True)
             if surface in window.dialogs:
-                return self._dialog_layer(surface, True)  # type: ignore[arg-type]
+                return self._dialog_layer(surface, True)
         return None
 
     def _item_of(self, box: TextBox) -> Item | None:

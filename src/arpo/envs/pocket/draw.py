@@ -214,7 +214,7 @@ def _line(t: Tile, theme: Theme, label: str, state: tuple[str, ...], marks: Any)
 def _marked_text(t: Tile, theme: Theme, x: int, y: int, text: str, marks: Any) -> None:
     """Text with the selection behind it and the caret in front: marks = (caret, start, end), -1 for before the text."""
     if marks:
-        caret, start, end = marks
+        start, end = marks[1:]
         if end > max(0, start):
             t.rect(x + max(0, start), y, end - max(0, start), 15, theme.select)
     t.text(x, y, text, theme.ink)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arpo.envs.pocket.desktop import App, Desktop, Dialog, Window
-from arpo.envs.pocket.dialogs import FileDialog, Message
+from arpo.envs.pocket.dialogs import Choice, FileDialog, Message
 from arpo.envs.pocket.fonts import width
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, MenuItem, Ui
@@ -106,7 +106,7 @@ class Editor(App):
             self.desk.close(self.window)
             return
         text = f"{self.title().lstrip('*')} has unsaved changes."
-        choices = [
+        choices: list[Choice] = [
             ("Save", self._save_and_close, ()),
             ("Discard", self.desk.close, (self.window,)),
             ("Cancel", None, ()),
