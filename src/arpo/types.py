@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import pydantic
@@ -209,23 +208,20 @@ class Sample:
 
 
 Record = TypeVar("Record", Task, Observation, Completion, Step, Trajectory, Group, Sample)
-
-
-@cache
-def _adapter(kind: type) -> Any:
-    config = pydantic.ConfigDict(
-        extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
-    )
-    return pydantic.TypeAdapter(pydantic.with_config(config)(kind))
+RECORDS = (Task, Observation, Completion, Step, Trajectory, Group, Sample)
+_FORM = pydantic.ConfigDict(
+    extra="forbid", ser_json_bytes="base64", val_json_bytes="base64", ser_json_inf_nan="constants"
+)
+_ADAPTERS: dict[type, Any] = {kind: pydantic.TypeAdapter(pydantic.with_config(_FORM)(kind)) for kind in RECORDS}
 
 
 def to_json(record: Any) -> bytes:
     """The one on-disk form of a record."""
-    data: bytes = _adapter(type(record)).dump_json(record)
+    data: bytes = _ADAPTERS[type(record)].dump_json(record)
     return data
 
 
 def from_json(kind: type[Record], data: bytes | str) -> Record:
     """The record that `to_json` wrote. ValueError where the data is not of that kind."""
-    record: Record = _adapter(kind).validate_json(data)
+    record: Record = _ADAPTERS[kind].validate_json(data)
     return record

@@ -1,1 +1,1 @@
-"""Environments: computers that an agent works on. `base.py` has the contract and `make`, the way to get one."""
+"""Environments: computers that an agent can be put in front of. `base.py` is the contract; `make` gives you one."""

@@ -7,14 +7,14 @@
     screen, info = env.reset(seed=7)                   # reset(options={"task": ID}) for one task
     info["instruction"], info["parse"]                 # what to do; what is on the screen
     screen, reward, terminated, truncated, info = env.step(
-        {"kind": KINDS.index("click"), "point": [120, 44], "to": [0, 0], "text": "", "key": 0})
+        env.action_space.sample() | {"kind": KINDS.index("click"), "point": [120, 44]})
 
 An action is a dictionary whose `kind` says which of the other entries count:
 
     click, double_click, right_click, scroll_*      point
     drag                                            point, to
     type, finish, fail                              text (what to type, the answer, the reason)
-    press                                           key, an index into KEYS
+    press                                           key, an index into KEYS, with the modifiers that are 1
     wait                                            none
 
 The reward is the task's score on the step that ends the episode and 0 before. `finish` and `fail` terminate it, the
@@ -33,7 +33,7 @@ from gymnasium import spaces
 from numpy.typing import NDArray
 
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
-from arpo.envs.pocket import PocketEnv
+from arpo.envs.pocket import PocketEnv, keys
 from arpo.envs.pocket.catalog import get_task
 from arpo.errors import ActionError, ConfigError
 from arpo.tasks.load import load_tasks
@@ -54,11 +54,7 @@ KINDS = (
     "finish",
     "fail",
 )
-KEYS = (
-    *("enter", "esc", "tab", "backspace", "delete", "space", "up", "down", "left", "right", "home", "end"),
-    *("pageup", "pagedown", "f2", "f5", "ctrl+a", "ctrl+c", "ctrl+x", "ctrl+v", "ctrl+z", "ctrl+s", "ctrl+n", "ctrl+o"),
-    *("ctrl+f", "ctrl+h", "ctrl+w", "alt+f4", "shift+tab"),
-)
+KEYS = (*sorted(keys.NAMED), *string.ascii_lowercase, *string.digits)
 LONGEST_TEXT = 200
 
 ActionDict = dict[str, Any]
@@ -89,6 +85,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
                 "to": spaces.MultiDiscrete([width, height]),
                 "text": spaces.Text(LONGEST_TEXT, min_length=0, charset=string.printable),
                 "key": spaces.Discrete(len(KEYS)),
+                "modifiers": spaces.MultiBinary(len(keys.MODIFIERS)),
             }
         )
 
@@ -96,7 +93,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
         super().reset(seed=seed)
         choice, env_seed = (int(number) for number in self.np_random.integers((len(self._tasks), 2**31)))
         self._task = get_task(options["task"]) if options and "task" in options else self._tasks[choice]
-        self._env.reset(self._task, env_seed)
+        self._env.load(self._task, env_seed)
         self._steps = 0
         return self._env.pixels().copy(), self._info(self._task)
 
@@ -105,7 +102,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
             raise ActionError("no episode has begun: reset first")
         info: dict[str, Any] = {}
         try:
-            self._env.step(to_action(action))
+            self._env.perform(to_action(action))
         except ActionError as error:
             info["error"] = str(error)
         self._steps += 1
@@ -148,7 +145,8 @@ def to_action(action: ActionDict) -> Action:
         case "type":
             return Type(text)
         case "press":
-            return Hotkey(tuple(KEYS[int(action["key"])].split("+")))
+            held = [name for name, on in zip(keys.MODIFIERS, action["modifiers"], strict=True) if on]
+            return Hotkey((*held, KEYS[int(action["key"])]))
         case "finish":
             return Finish(text)
         case "fail":

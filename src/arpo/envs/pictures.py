@@ -7,6 +7,7 @@ typed stands in the caption.
 
 from __future__ import annotations
 
+import bisect
 import math
 from dataclasses import dataclass
 from functools import cache
@@ -14,7 +15,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw, ImageFont
 
-from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
+from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait, points
 from arpo.envs.images import Pixels
 from arpo.types import Task
 
@@ -26,7 +27,6 @@ RED, BLUE, HALO = (226, 38, 60), (24, 104, 230), (255, 255, 255)
 
 FRAME_WIDTH = 448  # of a frame in a strip: the embedded desktop's default width, shown pixel for pixel
 FRAMES_IN_ROW = 4
-SMOOTH = 4  # marks are drawn so many times larger and shrunk, which smooths their edges
 LOOK_MS, ACT_MS, END_MS = 500, 1000, 2500
 
 RGB = tuple[int, int, int]
@@ -96,8 +96,11 @@ def save_animation(recording: Recording, path: Path) -> None:
             durations.append(END_MS)
         else:
             title = f"{number}. {describe(shot.action)}"
-            frames += [_frame(recording, shot, title, INK, marked) for marked in (False, True)]
-            durations += [LOOK_MS, ACT_MS]
+            if points(shot.action):
+                frames.append(_frame(recording, shot, title, INK))
+                durations.append(LOOK_MS)
+            frames.append(_frame(recording, shot, title, INK, marked=True))
+            durations.append(ACT_MS)
     frames[0].save(
         path, FORMATS[path.suffix.lower()], save_all=True, append_images=frames[1:], duration=durations, loop=0
     )
@@ -135,10 +138,9 @@ def _frame(recording: Recording, shot: Shot, title: str, colour: RGB, marked: bo
 def _row(number: int, recording: Recording) -> Image.Image:
     *before, last = recording.shots
     shown = _spaced(list(enumerate(before[:-1], 1)), FRAMES_IN_ROW - 1)
-    captions = [f"{step}. {describe(shot.action)}" for step, shot in shown if shot.action is not None]
-    ending = before[-1].action if before else None
-    captions.append(f"{len(before)}. {describe(ending)}" if ending else "the screen")
     frames = [_small(shot) for _, shot in shown] + [_small(last)]
+    if before:
+        shown.append((len(before), before[-1]))  # the ending, told under the last screen
 
     margin, head, foot = 16, 46, 34
     width = FRAMES_IN_ROW * (FRAME_WIDTH + margin) + margin
@@ -149,11 +151,16 @@ def _row(number: int, recording: Recording) -> Image.Image:
     draw.text((right, 14), verdict, GOOD if recording.solved else BAD, _font(18))
     title = f"{number}. {recording.task.instruction}"
     draw.text((margin, 12), _fitted(title, 20, right - 2 * margin), INK, _font(20))
-    for place, (frame, caption) in enumerate(zip(frames, captions, strict=True)):
+    for place, frame in enumerate(frames):
         left = margin + place * (FRAME_WIDTH + margin)
         draw.rectangle((left - 1, head - 1, left + frame.width, head + frame.height), outline=(200, 204, 210))
         row.paste(frame, (left, head))
-        draw.text((left, head + frame.height + 6), _fitted(caption, 15, FRAME_WIDTH), FAINT, _font(15))
+    for place, (step, shot) in enumerate(shown):
+        left, top = margin + place * (FRAME_WIDTH + margin), head + frames[0].height + 6
+        done = _fitted(f"{step}. {describe(shot.action)}" if shot.action else "", 15, FRAME_WIDTH)
+        draw.text((left, top), done, INK, _font(15))
+        gone = _font(15).getlength(done) + 12
+        draw.text((left + gone, top), _fitted(shot.thought, 15, FRAME_WIDTH - gone), FAINT, _font(15))
     return row
 
 
@@ -175,13 +182,14 @@ def _spaced(shots: list[tuple[int, Shot]], count: int) -> list[tuple[int, Shot]]
 
 def _marked(screen: Image.Image, action: Action, scale: float) -> Image.Image:
     """The screen with a mark for where an action touches it."""
-    overlay = Image.new("RGBA", (screen.width * SMOOTH, screen.height * SMOOTH), (*HALO, 0))
-    pen = _Pen(ImageDraw.Draw(overlay), scale, SMOOTH * max(1.0, scale))
+    smooth = 2 if scale > 1 else 4  # marks are drawn so many times larger and shrunk, which smooths their edges
+    overlay = Image.new("RGBA", (screen.width * smooth, screen.height * smooth), (*HALO, 0))
+    pen = _Pen(ImageDraw.Draw(overlay), smooth * scale, smooth * max(1.0, scale))
     match action:
         case Click(x, y, button, count):
-            pen.ring(x, y, 10, BLUE if button == "right" else RED)
+            pen.ring(x, y, 13, BLUE if button == "right" else RED)
             if count == 2:
-                pen.ring(x, y, 15, RED)
+                pen.ring(x, y, 18, RED)
         case Drag(x, y, to_x, to_y):
             pen.ring(x, y, 6, RED)
             pen.arrow(x, y, to_x, to_y, RED)
@@ -190,8 +198,8 @@ def _marked(screen: Image.Image, action: Action, scale: float) -> Image.Image:
             pen.arrow(x - 16 * across, y - 16 * down, x + 16 * across, y + 16 * down, RED)
         case _:
             return screen
-    smooth = overlay.resize(screen.size, Image.Resampling.BOX)
-    return Image.alpha_composite(screen.convert("RGBA"), smooth).convert("RGB")
+    overlay = overlay.resize(screen.size, Image.Resampling.BOX)
+    return Image.alpha_composite(screen.convert("RGBA"), overlay).convert("RGB")
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,19 +207,19 @@ class _Pen:
     """Draws marks on the enlarged overlay: places in screen pixels, thicknesses the same on every screen."""
 
     draw: ImageDraw.ImageDraw
-    scale: float  # of the picture against the screen
-    unit: float  # one pixel of a mark, on the overlay
+    scale: float  # of the overlay against the screen
+    unit: float  # a mark's pixel, on the overlay
 
     def _at(self, x: float, y: float) -> tuple[float, float]:
-        return (x + 0.5) * self.scale * SMOOTH, (y + 0.5) * self.scale * SMOOTH
+        return (x + 0.5) * self.scale, (y + 0.5) * self.scale
 
     def ring(self, x: int, y: int, radius: int, colour: RGB) -> None:
         middle, unit = self._at(x, y), self.unit
-        for thickness, ink in ((5, HALO), (3, colour)):
+        for thickness, ink in ((4, HALO), (2, colour)):  # thin and wide, so that what is clicked can still be read
             self.draw.circle(
                 middle, (radius + thickness / 2) * unit, outline=(*ink, 255), width=round(thickness * unit)
             )
-        self.draw.circle(middle, 2 * unit, fill=(*colour, 255))
+        self.draw.circle(middle, 1.5 * unit, fill=(*colour, 255))
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float, colour: RGB) -> None:
         start, tip, unit = self._at(x, y), self._at(to_x, to_y), self.unit
@@ -241,6 +249,5 @@ def _fitted(text: str, size: int, room: float) -> str:
     text = " ".join(text[:500].split())
     if _font(size).getlength(text) <= room:
         return text
-    while text and _font(size).getlength(text + "…") > room:
-        text = text[:-1]
-    return text.rstrip() + "…"
+    kept = bisect.bisect_right(range(len(text)), room, key=lambda length: _font(size).getlength(text[:length] + "…"))
+    return text[: max(0, kept - 1)].rstrip() + "…"

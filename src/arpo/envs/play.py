@@ -7,7 +7,9 @@ play_demo("pocket", (448, 280), 10, 0, Path("demo"))        ten tasks, a strip a
 
 from __future__ import annotations
 
+import io
 import re
+import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -18,6 +20,7 @@ from rich.progress import track
 from rich.table import Table
 
 from arpo.agent.grammar import parse
+from arpo.config import Config
 from arpo.envs.base import Env, Expert, make, make_expert
 from arpo.envs.images import decode
 from arpo.envs.pictures import FORMATS, Recording, Shot, describe, save_animation, save_strip
@@ -46,22 +49,18 @@ class Control(Protocol):
     @property
     def state(self) -> tuple[str, ...]: ...
 
+    @property
+    def value(self) -> str: ...
+
+    @property
+    def window(self) -> str: ...
+
 
 @runtime_checkable
 class Parses(Protocol):
     """An environment that can say what is on its screen."""
 
     def parse(self) -> Sequence[Control]: ...
-
-
-def picture_path(out: str) -> Path:
-    """Where an animation is to be written, or a ConfigError for an ending or a folder that cannot be."""
-    path = Path(out)
-    if path.suffix.lower() not in FORMATS:
-        raise ConfigError(f"out={out}: must end in {' or '.join(FORMATS)}")
-    if not path.parent.is_dir():
-        raise ConfigError(f"out={out}: there is no folder {path.parent}")
-    return path
 
 
 def record(env: Env, expert: Expert, task: Task, seed: int) -> Recording:
@@ -76,26 +75,55 @@ def record(env: Env, expert: Expert, task: Task, seed: int) -> Recording:
     return Recording(task, tuple(shots), env.score())
 
 
-def play_demo(env_name: str, size: tuple[int, int], source: str, count: int, seed: int, out: Path) -> bool:
-    """The expert solves `count` tasks, as different as there are; pictures go to `out`. Whether it solved all."""
-    tasks = spread(load_tasks(env_name, source))[:count]
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise ConfigError(f"out={out}: {error.strerror}") from None
-    console = Console(stderr=True)
-    env = make(env_name, size=size)
+def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> bool:
+    """One task, by the expert or by hand, written as a moving picture. False where the expert did not solve it."""
+    if by not in ("expert", "hand"):
+        raise ConfigError(f"by={by}: must be expert or hand")
+    task = load_tasks(config.env.name, task_id or config.tasks.source)[0]
+    env = make(config.env.name, size=config.env.size)
+    path = Path(out or f"{task.id}.gif")
+    if path.suffix.lower() not in FORMATS:
+        raise ConfigError(f"out={out}: must end in {' or '.join(FORMATS)}")
+    _make_sure_of(path)
+    console = Console(highlight=False)
+    if by == "hand":
+        if isinstance(sys.stdin, io.TextIOWrapper):
+            sys.stdin.reconfigure(errors="replace")  # bytes that are no text make a bad line and not a crash
+        recording = play_by_hand(env, task, config.seed, sys.stdin, path, console)
+    else:
+        recording = record(env, make_expert(config.env.name, task), task, config.seed)
+        console.print(f"{task.id}: {task.instruction}", markup=False, soft_wrap=True)
+        for number, shot in enumerate(recording.shots[:-1], 1):
+            assert shot.action is not None
+            console.print(
+                f"{number:3}. {escape(describe(shot.action))}    [dim]{escape(shot.thought)}[/]", soft_wrap=True
+            )
+    env.close()
+    save_animation(recording, path)
+    console.print(f"{recording.verdict}. Look at {path}", markup=False, soft_wrap=True)
+    return recording.solved or by == "hand"
+
+
+def play_demo(config: Config, count: int, out: str) -> bool:
+    """The expert solves `count` tasks, as different as there are; pictures go to a folder. Whether it solved all."""
+    if count < 1:
+        raise ConfigError(f"demo={count}: must be at least 1")
+    tasks = spread(load_tasks(config.env.name, config.tasks.source))[:count]
+    env = make(config.env.name, size=config.env.size)
+    folder = Path(out)
+    _make_sure_of(folder / "strip.png")
+    console = Console(stderr=True, highlight=False)
     recordings: list[Recording] = []
     for task in track(tasks, "The expert at work", console=console):
-        recording = record(env, make_expert(env_name, task), task, seed)
+        recording = record(env, make_expert(config.env.name, task), task, config.seed)
         recordings.append(recording)
         colour = "green" if recording.solved else "red"
-        console.print(f"  [{colour}]{recording.verdict:<20}[/] {escape(task.instruction)}", highlight=False)
-        save_animation(recording, out / f"{task.id}.gif")
+        console.print(f"[{colour}]{recording.verdict:<18}[/] {escape(task.instruction)}", soft_wrap=True)
+        save_animation(recording, folder / f"{task.id}.gif")
     env.close()
-    save_strip(recordings, out / "strip.png")
+    save_strip(recordings, folder / "strip.png")
     solved = sum(recording.solved for recording in recordings)
-    print(f"{solved} of {len(recordings)} tasks solved. Look at {out / 'strip.png'}; each episode moves in {out}/*.gif")
+    print(f"{solved} of {len(recordings)} tasks solved. Look at {folder / 'strip.png'}; each moves in {folder}/*.gif")
     return solved == len(recordings)
 
 
@@ -104,7 +132,7 @@ def play_by_hand(env: Env, task: Task, seed: int, lines: Iterable[str], out: Pat
     picture = out.with_name(f"{out.stem}-screen.png")
     screen = env.reset(task, seed)
     shots: list[Shot] = []
-    console.print(f"[bold]{escape(task.instruction)}[/]\n{escape(HELP)}")
+    console.print(f"[bold]{escape(task.instruction)}[/]\n{escape(HELP)}", soft_wrap=True)
     _show(env, screen.image, picture, console)
     for line in lines:
         call = re.sub(r"^\s*Action\s*:", "", line).strip() or "wait()"
@@ -112,27 +140,35 @@ def play_by_hand(env: Env, task: Task, seed: int, lines: Iterable[str], out: Pat
             action = parse(f"Action: {call}", lambda x, y: (round(x), round(y))).action
             after = env.step(action)
         except (ParseError, ActionError) as error:
-            console.print(f"[red]error:[/] {escape(str(error))}")
+            console.print(f"[red]error:[/] {escape(str(error))}", soft_wrap=True)
             continue
         shots.append(Shot(decode(screen.image), "", action))
         screen = after
-        console.print(f"{len(shots)}. {escape(describe(action))}", highlight=False)
+        console.print(f"{len(shots)}. {escape(describe(action))}", soft_wrap=True)
         if env.ended:
             break
         _show(env, screen.image, picture, console)
     shots.append(Shot(decode(screen.image), "", None))
-    recording = Recording(task, tuple(shots), env.score())
-    console.print(recording.verdict)
-    return recording
+    return Recording(task, tuple(shots), env.score())
 
 
 def _show(env: Env, image: bytes, picture: Path, console: Console) -> None:
     picture.write_bytes(image)
     if isinstance(env, Parses):
-        table = Table("at", "kind", "label", "state", box=None, pad_edge=False)
+        table = Table("at", "kind", "label", "value", "state", "in", box=None, pad_edge=False)
         for control in env.parse():
             x0, y0, x1, y1 = control.box
             at = f"({(x0 + x1) // 2},{(y0 + y1) // 2})"
-            table.add_row(at, escape(control.kind), escape(control.label), escape(" ".join(control.state)))
-        console.print(table, highlight=False)
-    console.print(f"The screen is in {escape(str(picture))}", highlight=False)
+            cells = (control.kind, control.label, control.value, " ".join(control.state), control.window)
+            table.add_row(at, *(escape(cell) for cell in cells))
+        console.print(table)
+    console.print(f"The screen is in {escape(str(picture))}", soft_wrap=True)
+
+
+def _make_sure_of(path: Path) -> None:
+    """Find out before the episode, and not after it, whether a file can be written."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.open("ab").close()
+    except OSError as error:
+        raise ConfigError(f"out={error.filename}: {error.strerror}") from None

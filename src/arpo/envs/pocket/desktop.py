@@ -127,9 +127,11 @@ class Desktop:
         self.clipboard = ""
         self.file_clipboard: tuple[str, str] | None = None  # ("cut" or "copy", path)
         self.held: set[str] = set()  # keys held down by Hotkey(phase="down")
+        self.icons = list(apps)  # in the order in which they lie on the desktop
         self.picked_icon = ""
         self.notice = ""  # a message that stays until the next action
         self.clock = "10:00"
+        self.cascade = (70, 8)  # where the first window opens; each further one a little lower
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Desktop:
         from copy import deepcopy
@@ -159,7 +161,8 @@ class Desktop:
         w, h = self.window_size(kind)
         if at is None:  # cascade
             step = 14 * len(self.windows)
-            at = (70 + step) % max(1, self.w - w), (8 + step) % max(1, self.h - TASKBAR - h)
+            x, y = self.cascade
+            at = (x + step) % (self.w - w + 1), (y + step) % (self.h - TASKBAR - h + 1)
         window = Window(*self._on_screen(*at, w, h), w, h)
         window.order = 1 + max((w.order for w in self.windows), default=0)
         window.app = kind(self, window)
@@ -168,7 +171,7 @@ class Desktop:
 
     def window_size(self, kind: type[App]) -> tuple[int, int]:
         """Windows grow with the screen, up to half as large again."""
-        grow = min(1.5, self.w / 448, self.h / 280)
+        grow = max(1.0, min(1.5, self.w / 448, self.h / 280))
         return min(self.w, int(kind.size[0] * grow)), min(self.h - TASKBAR, int(kind.size[1] * grow))
 
     def window_of(self, name: str) -> Window | None:
@@ -253,7 +256,7 @@ class Desktop:
         on = On(click=self._unpick, menu=self._background_menu)
         layer.items.append(Item(0, 0, ("wallpaper", self.w, self.h, "", (), wallpaper), "", "", on))
         rows = (self.h - TASKBAR) // ICON[1]
-        for i, name in enumerate(self.apps):
+        for i, name in enumerate(self.icons):
             state = ("selected",) if name == self.picked_icon else ()
             on = On(click=lambda name=name: self._pick(name), double=lambda name=name: self._open_icon(name))  # type: ignore[misc]
             spec = ("icon", ICON[0] - 2, ICON[1] - 2, name, state, (name, wallpaper))
@@ -331,7 +334,7 @@ class Desktop:
         items.append(Item(0, layer.y, ("taskbar", self.w, TASKBAR, "", (), None), "", "", None))
         start = On(click=self._open_launcher)
         items.append(Item(2, layer.y + 2, ("launcher", 46, TASKBAR - 4, "Menu", (), None), "Menu", "", start))
-        w = min(70, (self.w - 95) // MAX_WINDOWS)
+        w = min(84, (self.w - 95) // max(4, len(self.windows)))
         # In the order of opening, so that an entry does not move when its window comes to the front.
         for i, window in enumerate(sorted(self.windows, key=lambda w: w.order)):
             label = window.app.title()
@@ -433,7 +436,9 @@ class Desktop:
         if item and item.on and item.on.menu:
             entries = item.on.menu()
             if entries:
-                self.open_menu(Menu("context", entries, x, y))
+                # The menu may cover the row that it is for, so the row's words are its title.
+                title = f"{item.label} {item.value}" if item.spec[0] == "row" else "context"
+                self.open_menu(Menu(title, entries, x, y))
 
     def _drag(self, x: int, y: int, to_x: int, to_y: int, frame: list[Layer]) -> None:
         self.menu = None
@@ -504,6 +509,8 @@ class Desktop:
             self._type(key)
         elif keys == "space":
             self._type(" ")
+        elif keys == "tab" and not window.dialogs and "tab" in (own := window.app.shortcuts()):
+            own["tab"]()
         elif keys == "tab" and not (box and box.multiline):
             self._next_field(window.top)
         elif keys == "enter" and box and box.multiline:

@@ -10,9 +10,11 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
+import numpy as np
 from PIL import Image, ImageDraw
 
-from arpo.envs.pocket.fonts import SIZE, font, width
+from arpo.envs.images import Pixels
+from arpo.envs.pocket.fonts import SIZE, text_mask, width
 from arpo.envs.pocket.icons import draw_icon
 from arpo.envs.pocket.ui import Layer, Spec
 
@@ -77,6 +79,8 @@ class Tile:
         self.w, self.h, self.scale = w, h, scale
         self.image = Image.new("RGB", (w * scale, h * scale), fill)
         self.pen = ImageDraw.Draw(self.image)
+        self.pixels: Pixels  # the finished picture
+        self.texts: list[tuple[int, int, int, str]] = []  # x, y, font size and text of what was written
 
     def rect(self, x: int, y: int, w: int, h: int, fill: Color | None, edge: Color | None = None) -> None:
         s = self.scale
@@ -95,30 +99,55 @@ class Tile:
         self.pen.polygon([(x * self.scale, y * self.scale) for x, y in points], fill=fill)
 
     def text(self, x: int, y: int, text: str, fill: Color, size: int = SIZE) -> None:
-        """Text with its top-left corner at (x, y), character by character, so that the caret's sums hold."""
+        """Text with its top-left corner at (x, y)."""
         s = self.scale
-        self.pen.text((x * s, y * s), text, fill=fill, font=font(size * s))
+        self.texts.append((x, y, size, text))
+        self.image.paste(fill, (x * s, y * s), text_mask(text, size, s))
 
     def centred(self, text: str, fill: Color, dy: int = 0) -> None:
         self.text((self.w - width(text)) // 2, (self.h - 15) // 2 + dy, text, fill)
 
 
-def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme) -> Image.Image:
-    """The whole screen."""
-    canvas = Image.new("RGB", size)
-    paste = canvas.paste
+def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme) -> Pixels:
+    """The whole screen, height x width x 3."""
+    width, height = size
+    screen = np.empty((height, width, 3), np.uint8)
     for layer in layers:
         for item in layer.items:
-            paste(_tile(item.spec, theme, scale), (item.x * scale, item.y * scale))
-    return canvas
+            tile = _tile(item.spec, theme, scale).pixels
+            h, w, _ = tile.shape
+            x, y = item.x * scale, item.y * scale
+            if y + h > height or x + w > width:
+                tile = tile[: height - y, : width - x]
+            screen[y : y + h, x : x + w] = tile
+    return screen
+
+
+def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tuple[int, int, int, int]]]:
+    """Every written word that nothing covers, and its box in logical pixels: what reading can be learned from."""
+    found = {}
+    for i, layer in enumerate(layers):
+        above = layers[i + 1 :]
+        for item in layer.items:
+            for x, y, size, text in _tile(item.spec, theme, scale).texts:
+                left = item.x + x
+                for word in text.split(" "):
+                    w = width(word, size)
+                    box = (left, item.y + y, left + w, item.y + y + size + 2)
+                    hidden = any(other.contains(px, py) for other in above for px, py in (box[:2], box[2:]))
+                    if word and not hidden:
+                        found[box[0] // 2, box[1]] = (word, box)  # bold text is printed twice, a pixel apart
+                    left += w + width(" ", size)
+    return list(found.values())
 
 
 @lru_cache(maxsize=TILES)
-def _tile(spec: Spec, theme: Theme, scale: int) -> Image.Image:
+def _tile(spec: Spec, theme: Theme, scale: int) -> Tile:
     kind, w, h, label, state, extra = spec
     tile = Tile(w, h, scale, theme.panel)
     PAINTERS[kind](tile, theme, label, state, extra)
-    return tile.image
+    tile.pixels = np.asarray(tile.image)
+    return tile
 
 
 def _text(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any) -> None:
@@ -146,6 +175,8 @@ def _button(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: An
 
 def _checkbox(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     checked = "checked" in state
+    if extra == "page":
+        t.rect(0, 0, t.w, t.h, theme.page)
     t.rect(2, 3, 12, 12, theme.bright if checked else theme.page, theme.edge)
     if checked:
         t.line([(4, 9), (7, 12), (11, 5)], WHITE, 2)
@@ -153,6 +184,8 @@ def _checkbox(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: 
 
 
 def _radio(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    if extra == "page":
+        t.rect(0, 0, t.w, t.h, theme.page)
     t.ellipse(2, 3, 12, 12, theme.page, theme.edge)
     if "checked" in state:
         t.ellipse(5, 6, 6, 6, theme.bright)
@@ -197,7 +230,8 @@ def _dropdown(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: 
 def _slider(t: Tile, theme: Theme, label: str, state: tuple[str, ...], value: Any) -> None:
     x = 6 + (t.w - 12) * value // 100
     t.rect(6, 7, t.w - 12, 4, theme.quiet)
-    t.rect(6, 7, x - 6, 4, theme.bright)
+    if "disabled" not in state:
+        t.rect(6, 7, x - 6, 4, theme.bright)
     t.rect(x - 4, 2, 8, 14, theme.raised, theme.edge)
 
 
@@ -307,6 +341,72 @@ def _icon(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any)
     t.rect(0, 0, t.w, t.h, theme.bright if "selected" in state else wallpaper(background, theme))
     draw_icon(t, name, (t.w - 22) // 2, 3, (20, 22, 26))
     t.text((t.w - width(label)) // 2, 24, label, WHITE)
+
+
+def _cell(t: Tile, theme: Theme, label: str, state: tuple[str, ...], right: Any) -> None:
+    """A cell of a table, with its lines to the right and below; numbers stand at the right."""
+    t.rect(0, 0, t.w, t.h, theme.quiet)
+    t.rect(0, 0, t.w - 1, t.h - 1, theme.page)
+    x = t.w - 3 - width(label) if right else 3
+    t.text(x, 0, label, theme.wrong if label == "#ERR" else theme.ink)
+    if "selected" in state:
+        t.rect(0, 0, t.w, t.h, None, theme.bright)
+        t.rect(1, 1, t.w - 2, t.h - 2, None, theme.bright)
+
+
+def _head(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    """The letter of a column or the number of a row."""
+    t.rect(0, 0, t.w, t.h, theme.quiet)
+    t.rect(0, 0, t.w - 1, t.h - 1, theme.select if "selected" in state else theme.panel)
+    t.centred(label, theme.ink)
+
+
+def _display(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    """A calculator's display: the number, twice as wide set as text, at the right."""
+    t.rect(0, 0, t.w, t.h, theme.page)
+    t.text(t.w - 4 - width(label, 16), 0, label, theme.wrong if "wrong" in state else theme.ink, size=16)
+
+
+def _key(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+    """A calculator's key. The font has no signs for times, divide and backspace, so they are drawn."""
+    fill = theme.bright if label == "=" else theme.raised if label.isdigit() else theme.panel
+    t.rect(0, 0, t.w, t.h, fill, theme.edge)
+    x, y = t.w // 2, t.h // 2
+    match label:
+        case "x":
+            t.line([(x - 3, y - 3), (x + 3, y + 3)], theme.ink)
+            t.line([(x - 3, y + 3), (x + 3, y - 3)], theme.ink)
+        case "/":
+            t.rect(x - 4, y, 9, 1, theme.ink)
+            t.rect(x - 1, y - 4, 2, 2, theme.ink)
+            t.rect(x - 1, y + 3, 2, 2, theme.ink)
+        case "back":
+            t.polygon([(x - 6, y), (x - 2, y - 4), (x - 2, y + 4)], theme.ink)
+            t.rect(x - 2, y - 1, 8, 2, theme.ink)
+        case _:
+            t.centred("±" if label == "+/-" else label, WHITE if label == "=" else theme.ink)
+
+
+def _tool(t: Tile, theme: Theme, label: str, state: tuple[str, ...], icon: Any) -> None:
+    """A small button with a picture: back, forward, home, star."""
+    t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
+    ink = theme.quiet if "disabled" in state else theme.ink
+    x, y = t.w // 2, t.h // 2
+    match icon:
+        case "back":
+            t.polygon([(x - 4, y), (x + 2, y - 4), (x + 2, y + 4)], ink)
+        case "forward":
+            t.polygon([(x + 3, y), (x - 3, y - 4), (x - 3, y + 4)], ink)
+        case "home":
+            t.polygon([(x - 6, y), (x, y - 6), (x + 6, y)], ink)
+            t.rect(x - 4, y, 8, 5, ink)
+        case "star":
+            outline = ((0, -6), (2, -2), (6, -2), (3, 1), (4, 5), (0, 3), (-4, 5), (-3, 1), (-6, -2), (-2, -2))
+            points = [(x + dx, y + dy) for dx, dy in outline]
+            if "on" in state:
+                t.polygon(points, COLORS["Orange"])
+            else:
+                t.line([*points, points[0]], ink)
 
 
 def _notice(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:

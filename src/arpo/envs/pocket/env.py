@@ -5,18 +5,14 @@ from __future__ import annotations
 import copy
 import random
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from PIL import Image
 
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Hotkey, Scroll
 from arpo.envs.base import refuse_bad_action
-from arpo.envs.images import observe
+from arpo.envs.images import Pixels, observe
 from arpo.envs.pocket import keys
 from arpo.envs.pocket.apps import APPS
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.draw import Theme, render
+from arpo.envs.pocket.draw import Theme, render, words
 from arpo.envs.pocket.ui import Layer
 from arpo.errors import ActionError, ConfigError
 from arpo.types import Observation, Task
@@ -125,17 +121,16 @@ class PocketEnv:
             self._frame = self.desk.frame()
         return self._frame
 
-    def image(self) -> Image.Image:
+    def _theme(self) -> Theme:
         settings = self.desk.settings
-        theme = Theme(settings.get("dark", False), settings.get("accent", "Blue"))
-        return render(self.frame(), self._size, self._scale, theme)
+        return Theme(settings.get("dark", False), settings.get("accent", "Blue"))
 
-    def pixels(self) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    def pixels(self) -> Pixels:
         """The screen, drawn: height x width x 3."""
-        return np.asarray(self.image())
+        return render(self.frame(), self._size, self._scale, self._theme())
 
     def parse(self) -> tuple[Control, ...]:
-        """Every control whose middle can be seen, back to front."""
+        """Every control whose middle can be seen (for a page of text, whose beginning can), back to front."""
         s = self._scale
         frame = self.frame()
         width, height = self.desk.w, self.desk.h
@@ -147,8 +142,10 @@ class PocketEnv:
                 if not item.label and not item.value:
                     continue
                 x, y = item.x + w // 2, item.y + h // 2
-                if not (x < width and y < height) or any(other.contains(x, y) for other in above):
-                    continue
+                if x >= width or y >= height or any(other.contains(x, y) for other in above):
+                    if kind != "area" or any(other.contains(item.x, item.y) for other in above):
+                        continue
+                    state = (*state, "covered")  # a page is large: half of it tells enough
                 if not layer.live:
                     state = (*state, "blocked")
                 if shown and shown != item.label and shown.endswith("…"):
@@ -156,6 +153,13 @@ class PocketEnv:
                 box = (item.x * s, item.y * s, min(width, item.x + w) * s, min(height, item.y + h) * s)
                 found.append(Control(kind, item.label, box, state, item.value, layer.title))
         return tuple(found)
+
+    def words(self) -> list[tuple[str, tuple[int, int, int, int]]]:
+        """Every word that can be read on the screen, with its box in screen pixels."""
+        s = self._scale
+        return [
+            (word, (x0 * s, y0 * s, x1 * s, y1 * s)) for word, (x0, y0, x1, y1) in words(self.frame(), s, self._theme())
+        ]
 
     def snapshot(self) -> object:
         """The whole state, to go back to with `restore`; it may be restored many times and by another environment."""

@@ -109,21 +109,29 @@ class Screen:
         title = self.front
         return title if title and not self.find(kind="minimise", window=title) else ""
 
+    def is_front(self, name: str) -> bool:
+        """Whether the active window has this title, the star of unsaved work aside."""
+        return self.front.lstrip("*") == name
+
+    def switch(self, name: str) -> Move | None:
+        """Bring the open window with this title to the front; None if it is there, or nowhere."""
+        task = next((c for c in self.all(kind="task") if c.label.lstrip("*") == name), None)
+        return (f"Go to {name}.", Click(*task.centre)) if task and not self.is_front(name) else None
+
     def app(self, name: str) -> Move | None:
-        """Bring a window with this title to the front: by the taskbar if it is there, else by its icon or the menu."""
-        if self.front == name:
+        """Bring an application's window to the front, or start it by its icon or the menu."""
+        if self.is_front(name):
             return None
-        if self.find(name, kind="task"):
-            return self.click(name, kind="task", thought=f"Go to {name}.")
         return (
-            self.menuitem(name)
+            self.switch(name)
+            or self.menuitem(name)
             or self.double_click(name, kind="icon")
             or self.click("Menu", kind="launcher", thought="Open the menu.")
         )
 
     def fill(self, label: str, text: str, window: str = "", thought: str = "") -> Move | None:
-        """Make a field hold exactly this text."""
-        control = self.find(label, kind="field", window=window)
+        """Make a field or a page hold exactly this text."""
+        control = self.find(label, kind="field", window=window) or self.find(label, kind="area", window=window)
         if control is None or control.value == text:
             return None
         if "focused" not in control.state:

@@ -164,15 +164,16 @@ class Ui:
         state = tuple(s for s, yes in (("disabled", do is None), ("default", default), ("on", on)) if yes)
         self.add("button", x, y, w, ROW, label, state, on=On(click=do) if do else None, shown=fit(label, w - 4))
 
-    def checkbox(self, x: int, y: int, label: str, checked: bool, do: Do | None) -> None:
-        self._mark("checkbox", x, y, label, checked, do)
+    def checkbox(self, x: int, y: int, label: str, checked: bool, do: Do | None, style: str = "") -> None:
+        """Styles: "" (on a panel), "page" (on white)."""
+        self._mark("checkbox", x, y, label, checked, do, style)
 
-    def radio(self, x: int, y: int, label: str, checked: bool, do: Do | None) -> None:
-        self._mark("radio", x, y, label, checked, do)
+    def radio(self, x: int, y: int, label: str, checked: bool, do: Do | None, style: str = "") -> None:
+        self._mark("radio", x, y, label, checked, do, style)
 
-    def _mark(self, kind: str, x: int, y: int, label: str, checked: bool, do: Do | None) -> None:
+    def _mark(self, kind: str, x: int, y: int, label: str, checked: bool, do: Do | None, style: str) -> None:
         state = tuple(s for s, yes in (("checked", checked), ("disabled", do is None)) if yes)
-        self.add(kind, x, y, width(label) + 22, ROW, label, state, on=On(click=do) if do else None)
+        self.add(kind, x, y, width(label) + 22, ROW, label, state, style, on=On(click=do) if do else None)
 
     def tab(self, x: int, y: int, label: str, selected: bool, do: Do) -> int:
         """One tab; returns the x of the next."""
@@ -215,14 +216,15 @@ class Ui:
 
         self.add("dropdown", x, y, w, ROW, label, value=value, on=On(click=open_list), shown=fit(value, w - 18))
 
-    def slider(self, x: int, y: int, w: int, label: str, value: int, do: Callable[[int], object]) -> None:
-        """A slider from 0 to 100 in steps of ten: click or drag to a place."""
+    def slider(self, x: int, y: int, w: int, label: str, value: int, do: Callable[[int], object] | None) -> None:
+        """A slider from 0 to 100 in steps of ten: click or drag to a place; disabled where `do` is None."""
 
         def at(dx: int) -> int:
             return 10 * max(0, min(10, round((dx - 6) * 10 / (w - 12))))
 
-        on = On(press=lambda dx, dy: do(at(dx)), drag=lambda dx, dy, to_x, to_y: do(at(to_x)))
-        self.add("slider", x, y, w, ROW, label, extra=value, value=str(value), on=on, shown="")
+        on = On(press=lambda dx, dy: do(at(dx)), drag=lambda dx, dy, to_x, to_y: do(at(to_x))) if do else None
+        state = () if do else ("disabled",)
+        self.add("slider", x, y, w, ROW, label, state, extra=value, value=str(value), on=on, shown="")
 
     def field(self, x: int, y: int, w: int, label: str, box: TextBox, enter: Do | None = None) -> None:
         """A single-line text field. `enter` is what the Enter key does in it (else: the dialog's default button)."""
@@ -327,7 +329,8 @@ class Ui:
         def drag(dx: int, dy: int, to_x: int, to_y: int) -> None:
             set_first(clamp(first + round((to_y - dy) * last / max(1, h - size))))
 
-        self.add("scrollbar", x, y, 8, h, extra=(thumb, size), on=On(press=press, drag=drag))
+        where = "top" if first <= 0 else "end" if first >= last else "middle"
+        self.add("scrollbar", x, y, 8, h, extra=(thumb, size), value=where, on=On(press=press, drag=drag))
 
     def rows(
         self, x: int, y: int, w: int, h: int, total: int, first: int, set_first: Callable[[int], object], on: On

@@ -56,7 +56,9 @@ class Files:
     """The tree: files by path, and folders by path."""
 
     files: dict[str, File] = field(default_factory=dict)
-    folders: set[str] = field(default_factory=lambda: {"/", TRASH, *(f"/{place}" for place in PLACES)})
+    folders: dict[str, None] = field(  # a set that keeps its order, so that equal episodes stay equal
+        default_factory=lambda: dict.fromkeys(("/", TRASH, *(f"/{place}" for place in PLACES)))
+    )
 
     def exists(self, path: str) -> bool:
         return path in self.files or path in self.folders
@@ -86,7 +88,7 @@ class Files:
     def make_folder(self, path: str) -> None:
         if self.exists(path):
             raise FileProblem(f"{split(path)[1]} exists already.")
-        self.folders.add(path)
+        self.folders[path] = None
 
     def move(self, source: str, target: str) -> None:
         """Move or rename a file or a folder with all that is in it."""
@@ -94,8 +96,8 @@ class Files:
         for path in self._tree(source):
             moved = target + path[len(source) :]
             if path in self.folders:
-                self.folders.remove(path)
-                self.folders.add(moved)
+                del self.folders[path]
+                self.folders[moved] = None
             else:
                 self.files[moved] = self.files.pop(path)
 
@@ -105,7 +107,7 @@ class Files:
         for path in self._tree(source):
             copied = target + path[len(source) :]
             if path in self.folders:
-                self.folders.add(copied)
+                self.folders[copied] = None
             else:
                 self.files[copied] = self.files[path]
 
@@ -113,7 +115,7 @@ class Files:
         """Move a file or folder to the trash, under a free name; from the trash it is gone for good."""
         if path == TRASH or path.startswith(TRASH + "/"):
             for gone in self._tree(path):
-                self.folders.discard(gone)
+                self.folders.pop(gone, None)
                 self.files.pop(gone, None)
             return
         target = self.free_name(join(TRASH, split(path)[1]))

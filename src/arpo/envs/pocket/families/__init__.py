@@ -5,12 +5,16 @@ from __future__ import annotations
 import random
 from typing import Any
 
-from arpo.envs.pocket.families import editor
+from arpo.envs.pocket.families import browser, calculator, editor, files, mail, multi, settings, sheet, shell
 from arpo.envs.pocket.families.base import Family
 from arpo.errors import TaskError
 from arpo.types import Task
 
-FAMILIES: dict[str, Family] = {family.name: family for module in (editor,) for family in module.FAMILIES}
+FAMILIES: dict[str, Family] = {
+    family.name: family
+    for module in (shell, editor, files, mail, browser, sheet, calculator, settings, multi)
+    for family in module.FAMILIES
+}
 
 
 def family_of(task: Task) -> tuple[Family, dict[str, Any]]:

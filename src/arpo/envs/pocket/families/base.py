@@ -64,6 +64,8 @@ class Infeasible(Family):
 def furnish(desk: Desktop, rng: random.Random) -> None:
     """Fill the machine with things that no instruction names, all drawn from the seed."""
     desk.clock = f"{rng.randrange(8, 20)}:{rng.randrange(60):02d}"
+    rng.shuffle(desk.icons)
+    desk.cascade = (rng.randrange(desk.w), rng.randrange(desk.h))
     desk.settings["wallpaper"] = rng.choice(list(COLORS))
     desk.settings["accent"] = rng.choice(["Blue", "Green", "Purple", "Gray"])
 

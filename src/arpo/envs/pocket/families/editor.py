@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 
+from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import Family, Params, add_files, place
+from arpo.envs.pocket.env import Control
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files, place
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.words import nouns, sentence
 
@@ -19,6 +21,42 @@ def open_in_editor(desk: Desktop, rng: random.Random, name: str) -> Editor:
     assert isinstance(app, Editor)
     app.open_path(f"{DOCUMENTS}/{name}")
     return app
+
+
+def distract(desk: Desktop, rng: random.Random, *avoid: str) -> None:
+    """Perhaps another editor window, in front or behind, with another file in it."""
+    if rng.random() < 0.5:
+        other = add_files(desk, rng, DOCUMENTS, 1, avoid=avoid)[0]
+        open_in_editor(desk, rng, other)
+        if rng.random() < 0.5:
+            desk.raise_window(desk.windows[0])
+
+
+def text_of(desk: Desktop, name: str) -> str | None:
+    """What is saved in a file of the Documents folder; None if there is no such file."""
+    file = desk.files.files.get(f"{DOCUMENTS}/{name}")
+    return file.text if file else None
+
+
+def page_of(s: Screen, name: str) -> Control | None:
+    """The page of the front window, if that is the file's editor."""
+    return s.find("text", kind="area", window=s.front) if s.is_front(name) else None
+
+
+def open_page(s: Screen, name: str) -> Move | None:
+    """Bring a file's editor to the front, by the taskbar or through the editor's own Open dialog."""
+    if s.dialog == "Open file":
+        return s.fill("Name", name) or s.click("Open", kind="button")
+    return (
+        (None if s.is_front(name) else s.switch(name))
+        or (None if s.is_front(name) else s.menuitem("Open"))
+        or (
+            None
+            if s.is_front(name) or not s.find("text", kind="area", window=s.front)
+            else s.click("File", kind="menu")
+        )
+        or (None if s.is_front(name) else s.switch("Untitled") or s.app("Editor"))
+    )
 
 
 class NewFile(Family):
@@ -39,20 +77,298 @@ class NewFile(Family):
             place(desk, rng, "Editor")
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        file = desk.files.files.get(f"{DOCUMENTS}/{p['name']}")
-        return file is not None and file.text.strip() == p["text"]
+        return (text_of(desk, p["name"]) or "").strip() == p["text"]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        page = s.find("text", kind="area")
         if s.dialog == "Save as":
-            return s.fill("Name", p["name"]) or s.click("Save", kind="button")
+            return save_as(s, p["name"])
+        page = page_of(s, "Untitled")
+        if page and page.value == p["text"]:
+            return s.escape("Save") or s.menu("File", "Save", window=s.front)
         return (
-            s.escape("Editor", "Save")
-            or (s.menu("File", "Save") if page and page.value == p["text"] else None)
-            or (s.app("Editor") if page is None or page.window.lstrip("*") != "Untitled" else None)
-            or (s.keys("ctrl", "a", thought="Start over.") if page and page.value and "all" not in page.state else None)
-            or s.type(p["text"])
+            s.escape("Editor")
+            or s.switch("Untitled")
+            or (s.app("Editor") if page is None else None)
+            or write_anew(s, page, p["text"])
         )
 
 
-FAMILIES = (NewFile(),)
+def save_as(s: Screen, name: str) -> Move | None:
+    """The Save as dialog: the Documents folder, the name, the button."""
+    folder = s.find("Folder", kind="dropdown")
+    if folder and folder.value != "Documents":
+        return s.menuitem("Documents") or s.click("Folder", kind="dropdown")
+    return s.escape("Save as") or s.fill("Name", name) or s.click("Save", kind="button")
+
+
+def write_anew(s: Screen, page: Control | None, text: str) -> Move | None:
+    """Make an open page hold exactly this text."""
+    if page is None:
+        return None
+    if "focused" not in page.state:
+        return "Click the page.", Click(*page.centre)
+    if page.value and "all" not in page.state:
+        return s.keys("ctrl", "a", thought="Select all text.")
+    return s.type(text)
+
+
+class Append(Family):
+    """Add a line at the end of an open file and save it with the keyboard."""
+
+    name = "editor-append"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"name": f"{nouns(rng, 1)[0]}.txt", "line": sentence(rng)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Add the line '{p['line']}' at the end of {p['name']} and save it."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        lines = [sentence(rng) for _ in range(rng.randrange(1, 5))]
+        desk.stores["before"] = lines
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", "\n".join(lines))
+        open_in_editor(desk, rng, p["name"])
+        distract(desk, rng, p["name"])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return (text_of(desk, p["name"]) or "").rstrip().split("\n") == [*desk.stores["before"], p["line"]]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        page = page_of(s, p["name"])
+        if page is None:
+            return s.escape("Open", "Open file") or open_page(s, p["name"])
+        notes.setdefault("before", page.value)
+        goal = f"{notes['before']}\n{p['line']}"
+        if page.value == goal:
+            return s.keys("ctrl", "s", thought="Save the file.")
+        if page.value != notes["before"]:
+            return s.escape() or write_anew(s, page, goal)
+        if notes.get("at") != "end" or "focused" not in page.state:
+            notes["at"] = "end"
+            return s.escape() or s.keys("ctrl", "end", thought="Go to the end.")
+        notes["at"] = ""
+        return s.escape() or s.type(f"\n{p['line']}")
+
+
+class ReplaceWord(Family):
+    """Replace a word everywhere through the Replace dialog, then save by the menu."""
+
+    name = "editor-replace"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        name, old, new = nouns(rng, 3)
+        return {"name": f"{name}.txt", "old": old, "new": new}
+
+    def instruction(self, p: Params) -> str:
+        return f"Replace the word {p['old']} by {p['new']} in all of {p['name']} and save it."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        lines = []
+        for _ in range(rng.randrange(2, 5)):
+            first, second = nouns(rng, 2, (p["old"], p["new"], "tea", "car"))  # tea is in steam, car in card
+            lines.append(f"{first} {p['old']} {second}" if rng.random() < 0.6 else f"{first} and {second}")
+        lines.insert(rng.randrange(len(lines) + 1), f"the {p['old']}")
+        text = "\n".join(lines)
+        desk.stores["goal"] = text.replace(p["old"], p["new"])
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", text)
+        open_in_editor(desk, rng, p["name"])
+        distract(desk, rng, p["name"])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return text_of(desk, p["name"]) == desk.stores["goal"]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if s.dialog == "Replace":
+            if s.find("Replaced: ", kind="text") or any(c.label.startswith("Replaced") for c in s.all(kind="text")):
+                return s.click("Close", kind="button")
+            return s.fill("Find", p["old"]) or s.fill("Replace by", p["new"]) or s.click("Replace all", kind="button")
+        page = page_of(s, p["name"])
+        if page is None:
+            return s.escape("Open", "Open file") or open_page(s, p["name"])
+        if p["old"] in page.value.split():
+            return s.escape("Replace") or s.menu("Edit", "Replace", window=s.front)
+        return s.escape("Save") or s.menu("File", "Save", window=s.front)
+
+
+class Discard(Family):
+    """Close a window with unsaved changes and let them go."""
+
+    name = "editor-discard"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"name": f"{nouns(rng, 1)[0]}.txt"}
+
+    def instruction(self, p: Params) -> str:
+        return f"Close {p['name']} without saving the changes."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        desk.stores["before"] = sentence(rng)
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", desk.stores["before"])
+        open_in_editor(desk, rng, p["name"]).box.insert(f"{sentence(rng)}\n")
+        distract(desk, rng, p["name"])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        shown = any(window.app.title().lstrip("*") == p["name"] for window in desk.windows)
+        return not shown and text_of(desk, p["name"]) == desk.stores["before"]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if s.dialog == "Unsaved changes":
+            mine = any(c.label.startswith(p["name"]) for c in s.all(kind="text", window="Unsaved changes"))
+            return s.click("Discard" if mine else "Cancel", kind="button")
+        return (
+            s.escape()
+            or s.switch(p["name"])
+            or s.click("close", kind="close", window=s.front, thought=f"Close {p['name']}.")
+        )
+
+
+class CopyAs(Family):
+    """Save an open file under a second name."""
+
+    name = "editor-copy"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        name, copy = nouns(rng, 2)
+        return {"name": f"{name}.txt", "copy": f"{copy}.txt"}
+
+    def instruction(self, p: Params) -> str:
+        return f"Save a copy of {p['name']} as {p['copy']} in Documents."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        desk.stores["before"] = sentence(rng)
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", desk.stores["before"])
+        add_files(desk, rng, DOCUMENTS, rng.randrange(1, 6), avoid=(p["name"], p["copy"]))
+        open_in_editor(desk, rng, p["name"])
+        distract(desk, rng, p["name"], p["copy"])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        before = desk.stores["before"]
+        return text_of(desk, p["copy"]) == before and text_of(desk, p["name"]) == before
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if s.dialog == "Save as":
+            return save_as(s, p["copy"])
+        if page_of(s, p["name"]) is None:
+            return s.escape("Open", "Open file") or open_page(s, p["name"])
+        return s.escape("Save as") or s.menu("File", "Save as", window=s.front)
+
+
+class RemoveWord(Family):
+    """Double-click a word, delete it, save."""
+
+    name = "editor-remove"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        name, word = nouns(rng, 2)
+        return {"name": f"{name}.txt", "word": word}
+
+    def instruction(self, p: Params) -> str:
+        return f"Remove the word {p['word']} from {p['name']} and save it."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        lines = nouns(rng, rng.randrange(2, 6), (p["word"],))
+        desk.stores["rest"] = list(lines)
+        lines.insert(rng.randrange(len(lines) + 1), p["word"])  # a word a line, so that a line is a place to click
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", "\n".join(lines))
+        open_in_editor(desk, rng, p["name"])
+        distract(desk, rng, p["name"])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return (text_of(desk, p["name"]) or "").split() == desk.stores["rest"]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        page = page_of(s, p["name"])
+        if page is None:
+            return s.escape("Open", "Open file") or open_page(s, p["name"])
+        words = page.value.split()
+        if p["word"] not in words:
+            return s.escape() or s.keys("ctrl", "s", thought="Save the file.")
+        if notes.pop("selected", "") == page.value:
+            return s.escape() or s.keys("delete", thought=f"Delete {p['word']}.")
+        line = s.find(p["word"], kind="line", window=page.window)
+        if line is None:
+            return s.escape() or s.scroll(page, "down")
+        notes["selected"] = page.value
+        # The middle of a line's box is past the end of a short word: aim at its beginning.
+        return s.escape() or (
+            f"Select {p['word']}.",
+            Click(line.box[0] + (line.box[3] - line.box[1]) // 2, line.centre[1], count=2),
+        )
+
+
+class Undo(Family):
+    """Somebody has changed a file by mistake: undo it, then save."""
+
+    name = "editor-undo"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"name": f"{nouns(rng, 1)[0]}.txt", "times": rng.randrange(1, 4)}
+
+    def instruction(self, p: Params) -> str:
+        times = ("once", "twice", "three times")[p["times"] - 1]
+        return f"Undo {times} in {p['name']}, then save it."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", sentence(rng))
+        box = open_in_editor(desk, rng, p["name"]).box
+        texts = [box.text]
+        for word in nouns(rng, p["times"] + rng.randrange(1, 3)):  # one more than is undone: there is something to save
+            box.insert(f"{word} ")
+            texts.append(box.text)
+        desk.stores["goal"] = texts[-1 - p["times"]]
+        distract(desk, rng, p["name"])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return text_of(desk, p["name"]) == desk.stores["goal"]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        page = page_of(s, p["name"])
+        if page is None:
+            return s.escape() or s.switch(p["name"])
+        done = int(notes.get("done", "0"))
+        if done == p["times"]:
+            return s.escape("Save") or s.menu("File", "Save", window=s.front)
+        move = s.escape("Undo") or s.menu("Edit", "Undo", window=s.front)
+        if move and move[0] == "Click Undo.":
+            notes["done"] = str(done + 1)
+        return move
+
+
+class MissingFile(Infeasible):
+    """A file to change that does not exist: the Open dialog shows it."""
+
+    name = "editor-missing"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"name": f"{nouns(rng, 1)[0]}.txt", "line": sentence(rng)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Open {p['name']} in the Editor and write '{p['line']}' in it."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        for place_name in ("Documents", "Downloads", "Pictures"):
+            add_files(desk, rng, f"/{place_name}", rng.randrange(1, 4), avoid=(p["name"],))
+        if rng.random() < 0.5:
+            place(desk, rng, "Editor")
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if s.dialog != "Open file":
+            in_editor = bool(s.find("text", kind="area", window=s.front))
+            return s.escape("Open", "Editor") or (s.menu("File", "Open") if in_editor else s.app("Editor"))
+        folder = s.find("Folder", kind="dropdown")
+        assert folder is not None
+        notes[folder.value] = "seen"
+        left = [name for name in ("Documents", "Downloads", "Pictures") if name not in notes]
+        if left:
+            return s.menuitem(left[0]) or s.click("Folder", kind="dropdown", thought=f"Look in {left[0]}.")
+        return f"There is no {p['name']}.", Fail()
+
+
+FAMILIES = (NewFile(), Append(), ReplaceWord(), Discard(), CopyAs(), RemoveWord(), Undo(), MissingFile())

@@ -1,0 +1,1 @@
+"""Measurements that ship with the package, so that everyone can repeat them: `arpo bench …`."""

@@ -1,0 +1,229 @@
+"""How fast an environment is: `arpo bench envs`.
+
+Each environment plays a task with the expert and then as many steps with random actions on the same task, so half of
+all steps are of either kind; several environments take turns on one thread. What is timed:
+
+    a step      acting and drawing the screen as pixels; not the expert's thinking
+    a reset     setting the task up and drawing the first screen
+    encoding    from pixels to the stored image and its hash, apart from both
+
+Nothing is timed before every environment has played once around. Memory is weighed before all that: a process that
+has worked for a while holds freed memory in which further environments fit without its growing, and 0 MB would be read.
+"""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import os
+import random
+import resource
+import statistics
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol, runtime_checkable
+
+from rich.console import Console
+from rich.table import Table
+
+from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type, Wait
+from arpo.envs.base import catalog, make, make_expert
+from arpo.envs.images import Pixels, observe
+from arpo.errors import ConfigError
+from arpo.tasks.load import load_tasks, spread
+from arpo.types import Task
+
+MORE_ENVS = 64  # made to see what each further one costs in memory: so many that their sum stands out of the noise
+
+
+@runtime_checkable
+class Drawn(Protocol):
+    """An environment that sets up, acts and draws in separate calls, so that each can be timed."""
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    def ended(self) -> bool: ...
+
+    def load(self, task: Task, seed: int) -> None: ...
+
+    def perform(self, action: Action) -> None: ...
+
+    def pixels(self) -> Pixels: ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True)
+class Clock:
+    """Seconds, one entry a call."""
+
+    steps: list[float] = field(default_factory=list)
+    resets: list[float] = field(default_factory=list)
+    encodes: list[float] = field(default_factory=list)
+
+
+def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: int) -> dict[str, Any]:
+    """The numbers, under the names that `--json` prints."""
+    for name, value in (("n-envs", n_envs), ("steps", steps)):
+        if value < 1:
+            raise ConfigError(f"{name}={value}: must be at least 1")
+    tasks = spread(load_tasks(env, catalog(env).SPLITS[0]))
+    mb_per_env = _mb_per_env(env, size, tasks, seed)
+    clock = Clock()
+    envs = [_make(env, size) for _ in range(n_envs)]
+    # Each environment starts at another place of the list, so that they do not all do the same.
+    players = [_play(env, one, tasks[i:] + tasks[:i], seed + i, clock) for i, one in enumerate(envs)]
+    for player in players:
+        for _ in itertools.takewhile(lambda begun: begun < 3, player):  # one expert's and one random episode
+            pass
+    for warm_up in (clock.steps, clock.resets, clock.encodes):
+        warm_up.clear()
+    for player in itertools.cycle(players):
+        next(player)
+        if len(clock.steps) >= steps and clock.resets:
+            break
+    for one in envs:
+        one.close()
+    reset_ms = sorted(1e3 * seconds for seconds in clock.resets)
+    return {
+        "env": env,
+        "size": "{}x{}".format(*size),
+        "n_envs": n_envs,
+        "cores": 1,  # used, not present: everything runs on one thread
+        "steps": len(clock.steps),
+        "seed": seed,
+        "steps_per_s": len(clock.steps) / sum(clock.steps),
+        "reset_ms_p50": _percentile(reset_ms, 50),
+        "reset_ms_p95": _percentile(reset_ms, 95),
+        "resets_per_min": 6e4 / statistics.fmean(reset_ms),
+        "encode_ms": 1e3 * statistics.fmean(clock.encodes),
+        "mb_per_env": mb_per_env,
+    }
+
+
+def print_table(numbers: dict[str, Any]) -> None:
+    """The same numbers for people."""
+    title = "{env} at {size}: {n_envs} environments in turn on {cores} core, {steps} steps".format(**numbers)
+    table = Table("", "", show_header=False, box=None)
+    rows = (
+        ("steps a second, drawn", f"{numbers['steps_per_s']:,.0f}"),
+        ("reset, median", f"{numbers['reset_ms_p50']:.2f} ms"),
+        ("reset, 95th percentile", f"{numbers['reset_ms_p95']:.2f} ms"),
+        ("resets a minute", f"{numbers['resets_per_min']:,.0f}"),
+        ("encoding a screen", f"{numbers['encode_ms']:.2f} ms"),
+        ("memory of each further environment", f"{numbers['mb_per_env']:.2f} MB"),
+    )
+    for what, value in rows:
+        table.add_row(what, value)
+    console = Console(highlight=False)
+    console.print(title, soft_wrap=True)
+    console.print(table)
+
+
+def _make(env: str, size: tuple[int, int]) -> Drawn:
+    made = make(env, size=size)
+    if not isinstance(made, Drawn):
+        raise ConfigError(f"env={env}: cannot be timed: it does not set up, act and draw in separate calls")
+    return made
+
+
+def _play(env_name: str, env: Drawn, tasks: list[Task], seed: int, clock: Clock) -> Iterator[int]:
+    """Plays on for ever; yields after each step how many episodes it has begun."""
+    rng = random.Random(seed)
+    begun = 0
+    for task in itertools.cycle(tasks):
+        env_seed = rng.randrange(2**31)
+        _reset(env, task, env_seed, clock)
+        begun += 1
+        expert = make_expert(env_name, task)
+        taken = 0
+        while not env.ended and taken < task.max_steps:
+            _, action = expert.act(env)
+            _step(env, action, clock)
+            taken += 1
+            yield begun
+        _reset(env, task, env_seed, clock)
+        begun += 1
+        for _ in range(taken):
+            _step(env, random_action(rng, env.size), clock)
+            yield begun
+
+
+def _reset(env: Drawn, task: Task, seed: int, clock: Clock) -> None:
+    before = time.perf_counter()
+    env.load(task, seed)
+    env.pixels()
+    clock.resets.append(time.perf_counter() - before)
+
+
+def _step(env: Drawn, action: Action, clock: Clock) -> None:
+    before = time.perf_counter()
+    env.perform(action)
+    pixels = env.pixels()
+    drawn = time.perf_counter()
+    observe(pixels)
+    clock.steps.append(drawn - before)
+    clock.encodes.append(time.perf_counter() - drawn)
+
+
+def random_action(rng: random.Random, size: tuple[int, int]) -> Action:
+    """Anything that does not end the episode, anywhere on the screen."""
+    x, y = rng.randrange(size[0]), rng.randrange(size[1])
+    match rng.choices(("click", "double", "right", "drag", "scroll", "type", "key", "wait"), (8, 2, 1, 1, 2, 2, 2, 1))[
+        0
+    ]:
+        case "click":
+            return Click(x, y)
+        case "double":
+            return Click(x, y, count=2)
+        case "right":
+            return Click(x, y, button="right")
+        case "drag":
+            return Drag(x, y, rng.randrange(size[0]), rng.randrange(size[1]))
+        case "scroll":
+            return Scroll(x, y, rng.choice(("up", "down")))
+        case "type":
+            return Type("".join(rng.choices("abcdefgh 0123.\n", k=rng.randrange(1, 12))))
+        case "key":
+            return Hotkey(rng.choice((("enter",), ("esc",), ("tab",), ("delete",), ("ctrl", "a"), ("ctrl", "v"))))
+    return Wait()
+
+
+def _mb_per_env(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -> float:
+    """What each further environment adds to the process once the expert has played an episode in it.
+
+    What the environments share (fonts, painted tiles) and what grows with the first tasks is counted in: rather too
+    much than too little.
+    """
+    unused = Clock()
+
+    def played(task: Task) -> Drawn:
+        one = _make(env, size)
+        for _ in itertools.takewhile(lambda begun: begun < 2, _play(env, one, [task], seed, unused)):
+            pass
+        return one
+
+    first = played(tasks[0])
+    gc.collect()
+    before = _resident_mb()
+    more = [played(task) for task in itertools.islice(itertools.cycle(tasks), MORE_ENVS)]
+    gc.collect()
+    grown = _resident_mb() - before
+    for one in (first, *more):
+        one.close()
+    return max(0.0, grown) / MORE_ENVS
+
+
+def _resident_mb() -> float:
+    statm = Path("/proc/self/statm")
+    if statm.exists():
+        return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS: the peak so far, in bytes
+
+
+def _percentile(ascending: list[float], percent: int) -> float:
+    return ascending[min(len(ascending) - 1, len(ascending) * percent // 100)]

@@ -1,0 +1,289 @@
+"""Settings: typed, documented where they are defined, and refused in one line when they are wrong.
+
+    load_config("pocket", ["env.size=640x400", "seed=3"])      a preset of the package, two values changed
+    load_config("mine.yaml", [])                               a file with the same keys; what it leaves out is default
+    print(to_yaml(config))                                     everything resolved, with each field's meaning
+
+A wrong key or value is always answered with the key, the value and what would be allowed:
+
+    env.sise=448x280: unknown key; did you mean env.size?
+    seed=soon: must be a whole number
+
+Nothing is coerced (`seed="3"` is text, not a number): what a file says is what it means.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Iterator
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import pydantic
+import yaml
+from pydantic import BaseModel, Field
+
+from arpo.envs.base import BACKENDS
+from arpo.errors import ConfigError
+
+
+def _size(value: object) -> tuple[int, int]:
+    if isinstance(value, str) and (match := re.fullmatch(r"(\d{1,5})x(\d{1,5})", value)):
+        value = [int(match[1]), int(match[2])]
+    match value:
+        case [int(width), int(height)] if width > 0 and height > 0 and bool not in (type(width), type(height)):
+            return width, height
+    raise ValueError("must be WIDTHxHEIGHT in pixels, as in 448x280")
+
+
+def _env_name(value: str) -> str:
+    if value not in BACKENDS:
+        raise ValueError(f"must be one of {', '.join(BACKENDS)}")
+    return value
+
+
+Size = Annotated[
+    tuple[int, int],
+    pydantic.BeforeValidator(_size),
+    pydantic.PlainSerializer(lambda size: "{}x{}".format(*size)),
+]
+
+
+class Section(BaseModel):
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class EnvConfig(Section):
+    name: Annotated[str, pydantic.AfterValidator(_env_name)] = Field(
+        default="pocket", description="which environment; `arpo envs list` names them"
+    )
+    size: Size = Field(default=(448, 280), description="the screen, WIDTHxHEIGHT in pixels")
+
+
+class TasksConfig(Section):
+    source: str = Field(
+        default="train",
+        min_length=1,
+        description="a split of the environment, a task list file {domain: [id, ...]}, or one id",
+    )
+
+
+class AgentConfig(Section):
+    dialect: Literal["uitars"] = Field(default="uitars", description="the model family's prompt and action grammar")
+    prompt_file: str | None = Field(default=None, description="a file whose text replaces the dialect's own prompt")
+    screenshots: int | None = Field(
+        default=None, ge=1, description="how many of the last screenshots it sees; null: all"
+    )
+    block: int = Field(
+        default=4, ge=1, description="how many old screenshots are dropped at a time, once there are too many"
+    )
+
+
+class Config(Section):
+    env: EnvConfig = Field(default=EnvConfig(), description="the computer")
+    tasks: TasksConfig = Field(default=TasksConfig(), description="what is to be done on it")
+    agent: AgentConfig = Field(default=AgentConfig(), description="who does it")
+    seed: int = Field(default=0, ge=0, description="of every random choice")
+
+
+def presets() -> tuple[str, ...]:
+    """The names of the configurations in the package."""
+    files = resources.files("arpo") / "configs"
+    return tuple(sorted(file.name.removesuffix(".yaml") for file in files.iterdir() if file.name.endswith(".yaml")))
+
+
+def load_config(source: str | None, overrides: list[str]) -> Config:
+    """The configuration of a preset or a YAML file (None: all defaults), with `key=value` settings on top."""
+    values = {} if source is None else _read(source)
+    if source is not None:
+        _validated(values, prefix=f"{source}: ")  # so that an error says whether the file or the command line is wrong
+    for override in overrides:
+        _override(values, override)
+    return _validated(values, overrides=overrides)
+
+
+def split_settings(arguments: list[str]) -> tuple[str | None, list[str]]:
+    """`[PRESET|FILE] [key=value …]`, as a command line has it, into the source and the overrides."""
+    if arguments and "=" not in arguments[0]:
+        return arguments[0], arguments[1:]
+    return None, list(arguments)
+
+
+def parse_size(text: str) -> tuple[int, int]:
+    """A screen size as it is written on the command line."""
+    try:
+        return _size(text)
+    except ValueError as error:
+        raise ConfigError(f"size={_clipped(text)}: {error}") from None
+
+
+def to_yaml(config: Config) -> str:
+    """The configuration as a YAML file that loads again to the same, each field with its meaning as a comment."""
+    return "\n".join(_lines(Config, config.model_dump())) + "\n"
+
+
+def _lines(section: type[BaseModel], values: dict[str, Any], indent: str = "") -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        value = values[name]
+        if isinstance(value, dict):
+            yield f"{indent}{name}:  # {field.description}"
+            assert isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
+            yield from _lines(field.annotation, value, indent + "  ")
+        else:
+            yield f"{indent}{name}: {_dumped(value)}  # {field.description}"
+
+
+# ---- reading
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's safe types, with a key given twice refused instead of the first value dropped in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys: set[str] = set()
+        for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                continue  # refused by the base class
+            if key_node.value in keys:
+                raise yaml.constructor.ConstructorError(
+                    None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
+                )
+            keys.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def _read(source: str) -> dict[str, Any]:
+    if source in presets():
+        text = (resources.files("arpo") / "configs" / f"{source}.yaml").read_text(encoding="utf-8")
+    else:
+        try:
+            text = Path(source).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            hint = _nearest(source, presets()) or f"the presets are {', '.join(presets())}"
+            raise ConfigError(f"{source}: neither a preset nor a file; {hint}") from None
+        except UnicodeDecodeError:
+            raise ConfigError(f"{source}: not a text file in UTF-8") from None
+        except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+            raise ConfigError(f"{source!r}: cannot be read: {error}") from None
+    values = _yaml(text, source)
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{source}: must hold settings as `key: value` lines, not {_shown(values)}")
+    return values
+
+
+def _yaml(text: str, source: str) -> Any:
+    try:
+        return yaml.load(text, _Loader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        place = f" line {mark.line + 1}, column {mark.column + 1}" if mark else ""
+        raise ConfigError(f"{source}:{place}: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a date such as 2024-99-99
+        raise ConfigError(f"{source}: not YAML: {' '.join(str(error).split())}") from None
+    except RecursionError:
+        raise ConfigError(f"{source}: nested too deeply") from None
+
+
+def _override(values: dict[str, Any], override: str) -> None:
+    """Put the value of "a.b=value" into nested settings, in place."""
+    key, equals, text = override.partition("=")
+    if not equals or not key:
+        raise ConfigError(f"{_clipped(override)}: a setting is written key=value, as in seed=3")
+    *sections, name = key.split(".")
+    for section in sections:
+        inner = values.setdefault(section, {})
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{_clipped(override)}: {_unknown_key(key)}")
+        values = inner
+    values[name] = _yaml(text, _clipped(override))
+
+
+# ---- refusing
+
+_TEXTS = {
+    "int_type": "must be a whole number",
+    "string_type": "must be text",
+    "string_too_short": "must not be empty",
+    "greater_than_equal": "must be at least {ge}",
+    "literal_error": "must be {expected}",
+}
+
+
+def _validated(values: dict[str, Any], prefix: str = "", overrides: list[str] | None = None) -> Config:
+    try:
+        return Config.model_validate(values)
+    except pydantic.ValidationError as error:
+        first, *more = error.errors(include_url=False)
+        others = f" (and {len(more)} more)" if more else ""
+        raise ConfigError(f"{prefix}{_complaint(first, overrides or [])}{others}") from None
+
+
+def _complaint(error: Any, overrides: list[str]) -> str:
+    """The key, the value and what is allowed; the value as the user typed it, where it came from the command line."""
+    key = ".".join(str(part) for part in error["loc"])
+    for override in reversed(overrides):
+        typed = override.partition("=")[0]
+        if typed == key:
+            return f"{_clipped(override)}: {_reason(key, error)}"
+        if typed.startswith(f"{key}."):  # it goes on where the settings end
+            return f"{_clipped(override)}: {_unknown_key(typed)}"
+    return f"{key}={_shown(error['input'])}: {_reason(key, error)}"
+
+
+def _reason(key: str, error: Any) -> str:
+    kind = error["type"]
+    if kind in ("extra_forbidden", "invalid_key"):
+        return _unknown_key(key)
+    if kind == "model_type":
+        inside = [known for known in known_keys() if known.startswith(f"{key}.")]
+        return f"is a section; its keys are {', '.join(inside)}"
+    if kind == "value_error":
+        return str(error["ctx"]["error"])
+    if kind in _TEXTS:
+        return _TEXTS[kind].format(**error.get("ctx", {}))
+    text: str = error["msg"]
+    return text
+
+
+def _unknown_key(key: str) -> str:
+    return f"unknown key; {_nearest(key, known_keys()) or 'the keys are ' + ', '.join(known_keys())}"
+
+
+def _nearest(word: str, known: tuple[str, ...]) -> str:
+    match = difflib.get_close_matches(word, known, n=1)
+    return f"did you mean {match[0]}?" if match else ""
+
+
+def known_keys() -> tuple[str, ...]:
+    """Every setting there is, as it is written on the command line."""
+
+    def walk(section: type[BaseModel], prefix: str) -> Iterator[str]:
+        for name, field in section.model_fields.items():
+            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
+                yield from walk(field.annotation, f"{prefix}{name}.")
+            else:
+                yield prefix + name
+
+    return tuple(walk(Config, ""))
+
+
+def _shown(value: object) -> str:
+    """Any value on one short line, as YAML."""
+    return _clipped(_dumped(value))
+
+
+def _dumped(value: object) -> str:
+    odd = isinstance(value, str) and not value.isprintable()  # in double quotes all of it can be escaped
+    style = '"' if odd else None
+    text = yaml.safe_dump(value, default_flow_style=True, default_style=style, allow_unicode=not odd, width=10**9)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+def _clipped(text: str, limit: int = 60) -> str:
+    text = " ".join(text.split())
+    text = text if text.isprintable() else ascii(text)
+    return text if len(text) <= limit else f"{text[:limit]}…"

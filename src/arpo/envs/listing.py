@@ -1,0 +1,75 @@
+"""What `arpo envs list` and `arpo envs check` print."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from arpo.envs.base import BACKENDS, backend, catalog, make
+from arpo.envs.check import check
+from arpo.tasks.load import family, load_tasks
+from arpo.types import Task
+
+
+def print_json(data: dict[str, Any]) -> None:
+    print(json.dumps(data, indent=2))
+
+
+def describe() -> dict[str, Any]:
+    """Every environment and what its splits hold."""
+    return {"environments": [_describe(name) for name in BACKENDS]}
+
+
+def _describe(name: str) -> dict[str, Any]:
+    known = backend(name)
+    splits = []
+    for split in catalog(name).SPLITS:
+        tasks = load_tasks(name, split)
+        splits.append(
+            {
+                "split": split,
+                "tasks": len(tasks),
+                "domains": len({task.domain for task in tasks}),
+                "families": len({family(task) for task in tasks}),
+                "infeasible": sum(not task.feasible for task in tasks) / max(1, len(tasks)),
+            }
+        )
+    return {"name": name, "about": known.about, "deterministic": known.deterministic, "splits": splits}
+
+
+def print_tables(listed: dict[str, Any]) -> None:
+    console = Console(highlight=False)
+    for env in listed["environments"]:
+        repeats = "the same task, seed and actions give the same screens" if env["deterministic"] else "not repeatable"
+        console.print(f"[bold]{env['name']}[/]  {escape(env['about'])}; {repeats}", soft_wrap=True)
+        table = Table("split", box=None, pad_edge=False)
+        for column in ("tasks", "domains", "families", "infeasible"):
+            table.add_column(column, justify="right")
+        for row in env["splits"]:
+            counts = (str(row[column]) for column in ("tasks", "domains", "families"))
+            table.add_row(row["split"], *counts, f"{row['infeasible']:.0%}")
+        console.print(table)
+
+
+def check_and_print(name: str, size: tuple[int, int]) -> bool:
+    """Try every promise, on one task of each kind there is. Whether all were kept."""
+    kinds: dict[tuple[str, bool], Task] = {}
+    for split in catalog(name).SPLITS:
+        for task in load_tasks(name, split):
+            kinds.setdefault((family(task), task.feasible), task)
+    make(name, size=size).close()  # so that a size that cannot be is the user's error and not a broken promise
+    console = Console(highlight=False)
+    with console.status(f"trying {name} on {len(kinds)} tasks"):
+        results = check(name, partial(make, name, size=size), list(kinds.values()), backend(name).deterministic)
+    for result in results:
+        mark = "[green]ok    [/]" if result.ok else "[red]FAILED[/]"
+        detail = f" ({result.detail})" if result.ok and result.detail else f": {result.detail}" if result.detail else ""
+        console.print(f"{mark} {escape(result.promise + detail)}", soft_wrap=True)
+    broken = sum(not result.ok for result in results)
+    console.print(f"{name} keeps {len(results) - broken} of {len(results)} promises, tried on {len(kinds)} tasks")
+    return not broken

@@ -1,0 +1,240 @@
+"""Tasks of the calculator."""
+
+from __future__ import annotations
+
+import random
+
+from arpo.agent.actions import Fail
+from arpo.envs.pocket.apps.calculator import Calculator
+from arpo.envs.pocket.desktop import Desktop
+from arpo.envs.pocket.families.base import Family, Infeasible, Params
+from arpo.envs.pocket.families.scene import arrive, hide, open_perhaps
+from arpo.envs.pocket.screen import Move, Screen
+
+MISSING = ("sin", "cos", "tan", "log", "exp")
+
+
+def begin(desk: Desktop, rng: random.Random) -> None:
+    """The calculator open or not, and then perhaps with something on it."""
+    app = open_perhaps(desk, rng, "Calculator")
+    if isinstance(app, Calculator) and rng.random() < 0.4:
+        app.typed(rng.choice(["7", "250", "3+", "81-6", "5*5="]))
+
+
+def shows(desk: Desktop, line: str, result: int | str) -> bool:
+    """Whether a calculator shows this calculation, done, and its result."""
+    window = desk.window_of("Calculator")
+    app = window.app if window else None
+    return isinstance(app, Calculator) and app.done and (app.line, app.entry) == (line, str(result))
+
+
+def solve(a: int, operator: str, b: int) -> int:
+    return a + b if operator == "+" else a - b if operator == "-" else a * b
+
+
+def read(s: Screen) -> tuple[str, str]:
+    """(line, number) on the calculator's display."""
+    line = s.find(kind="text", window="Calculator")
+    number = s.find("Display", window="Calculator")
+    return line.label if line else "", number.value if number else ""
+
+
+def press(s: Screen, key: str) -> Move | None:
+    return s.click(key, kind="key", thought=f"Press {key}.")
+
+
+def press_on(s: Screen, entry: str, number: int, then: str) -> Move | None:
+    """The next key of a number that is being entered, or what follows it; C where it went wrong."""
+    text = str(number)
+    if entry == "0":
+        return press(s, text[0])
+    if entry == text:
+        return press(s, then)
+    return press(s, text[len(entry)]) if text.startswith(entry) else press(s, "C")
+
+
+class Sum(Family):
+    """Two numbers, key by key with the mouse."""
+
+    name = "calculator-sum"
+    domain = "calculator"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"a": rng.randrange(11, 100), "operator": rng.choice("+-x"), "b": rng.randrange(11, 100)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Calculate {p['a']} {p['operator']} {p['b']} in the Calculator."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return shows(desk, f"{p['a']} {p['operator']} {p['b']} =", solve(p["a"], p["operator"], p["b"]))
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if move := arrive(s, "Calculator"):
+            return move
+        line, entry = read(s)
+        if line == "":
+            return press_on(s, entry, p["a"], p["operator"])
+        if line == f"{p['a']} {p['operator']}":
+            return press_on(s, entry, p["b"], "=")
+        return press(s, "C")
+
+
+class Chain(Family):
+    """Three numbers, typed."""
+
+    name = "calculator-chain"
+    domain = "calculator"
+
+    def draw(self, rng: random.Random) -> Params:
+        a, b, c = (rng.randrange(2, 200) for _ in range(3))
+        return {"a": a, "first": rng.choice("+-"), "b": b, "second": rng.choice("+-"), "c": c}
+
+    def instruction(self, p: Params) -> str:
+        return f"Type {p['a']} {p['first']} {p['b']} {p['second']} {p['c']} into the Calculator and press Enter."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        result = solve(solve(p["a"], p["first"], p["b"]), p["second"], p["c"])
+        return shows(desk, f"{p['a']} {p['first']} {p['b']} {p['second']} {p['c']} =", result)
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if move := arrive(s, "Calculator"):
+            return move
+        begun = f"{p['a']} {p['first']} {p['b']} {p['second']}"
+        line, entry = read(s)
+        if (line, entry) == (begun, str(p["c"])):
+            return s.keys("enter", thought="Press Enter.")
+        if (line, entry) == ("", "0"):
+            return s.type(f"{begun} {p['c']}".replace(" ", ""))
+        return s.keys("esc", thought="Clear the Calculator.")
+
+
+class Copy(Family):
+    """Work something out and take the result to the clipboard."""
+
+    name = "calculator-copy"
+    domain = "calculator"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"a": rng.randrange(3, 60), "b": rng.randrange(3, 60)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Calculate {p['a']} x {p['b']} in the Calculator and copy the result."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng)
+        desk.clipboard = rng.choice(["", "lamp", "12"])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        result = p["a"] * p["b"]
+        return desk.clipboard == str(result) and shows(desk, f"{p['a']} x {p['b']} =", result)
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if move := arrive(s, "Calculator"):
+            return move
+        line, entry = read(s)
+        if line == f"{p['a']} x {p['b']} =":
+            return s.keys("ctrl", "c", thought="Copy the result.")
+        if (line, entry) != ("", "0"):
+            return press(s, "C")
+        return s.type(f"{p['a']}*{p['b']}\n", thought=f"Type {p['a']} x {p['b']}.")
+
+
+class Percent(Family):
+    """A percentage: typed numbers, and the % key."""
+
+    name = "calculator-percent"
+    domain = "calculator"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"percent": 5 * rng.randrange(1, 20), "of": 20 * rng.randrange(2, 50)}
+
+    def instruction(self, p: Params) -> str:
+        return f"In the Calculator, press {p['of']} x {p['percent']} % and then =."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return shows(desk, f"{p['of']} x {p['percent'] / 100:g} =", p["of"] * p["percent"] // 100)
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if move := arrive(s, "Calculator"):
+            return move
+        line, entry = read(s)
+        if (line, entry) == (f"{p['of']} x", f"{p['percent'] / 100:g}"):
+            return press(s, "=")
+        if (line, entry) == (f"{p['of']} x", str(p["percent"])):
+            return press(s, "%")
+        if (line, entry) == (f"{p['of']} x", "0"):
+            return s.type(str(p["percent"]))
+        if (line, entry) == ("", str(p["of"])):
+            return press(s, "x")
+        return s.type(str(p["of"])) if (line, entry) == ("", "0") else press(s, "C")
+
+
+class Correct(Family):
+    """A calculation whose last digit is wrong."""
+
+    name = "calculator-correct"
+    domain = "calculator"
+
+    def draw(self, rng: random.Random) -> Params:
+        b = rng.randrange(11, 100)
+        wrong = b - b % 10 + (b + rng.randrange(1, 10)) % 10
+        return {"a": rng.randrange(11, 100), "b": b, "wrong": wrong}
+
+    def instruction(self, p: Params) -> str:
+        return f"The Calculator has {p['a']} + {p['wrong']}. Make it {p['a']} + {p['b']} and press =."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng)
+        app = desk.launch("Calculator")
+        assert isinstance(app, Calculator)
+        app.typed(f"c{p['a']}+{p['wrong']}")
+        if rng.random() < 0.4:
+            hide(desk, "Calculator")
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return shows(desk, f"{p['a']} + {p['b']} =", p["a"] + p["b"])
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if move := arrive(s, "Calculator"):
+            return move
+        line, entry = read(s)
+        right = str(p["b"])
+        if line == f"{p['a']} +" and entry != "0":
+            if entry == right:
+                return press(s, "=")
+            return press(s, right[len(entry)]) if right.startswith(entry) else press(s, "back")
+        if (line, entry) == ("", "0"):
+            return s.type(f"{p['a']}+{right}")
+        return s.type(right) if (line, entry) == (f"{p['a']} +", "0") else press(s, "C")
+
+
+class MissingKey(Infeasible):
+    """A key that this calculator does not have."""
+
+    name = "calculator-missing"
+    domain = "calculator"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"key": rng.choice(MISSING), "number": rng.randrange(2, 90)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Calculate the {p['key']} of {p['number']} with the {p['key']} key of the Calculator."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng)
+        hide(desk, "Calculator")
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return arrive(s, "Calculator") or (f"There is no {p['key']} key.", Fail())
+
+
+FAMILIES = (Sum(), Chain(), Copy(), Percent(), Correct(), MissingKey())

@@ -1,0 +1,357 @@
+"""Tasks of the mail program.
+
+As with the files, a family says what it asks for as a change of the mails (`goal`), and a check compares: no other
+mail may have been moved, starred, written or lost. Whether mails were read does not matter.
+"""
+
+from __future__ import annotations
+
+import random
+from abc import abstractmethod
+from collections import Counter
+from dataclasses import replace
+
+from arpo.agent.actions import Click, Fail
+from arpo.envs.pocket.apps.mail import FOLDERS, ME, Letter, Mail, add_message, fill, letters, new_subject
+from arpo.envs.pocket.desktop import Desktop
+from arpo.envs.pocket.env import Control
+from arpo.envs.pocket.families.base import Family, Infeasible, Params
+from arpo.envs.pocket.families.lookup import looked_through, pick, seek
+from arpo.envs.pocket.families.scene import arrive, open_perhaps
+from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.words import nouns, person, sentence
+
+
+def row_of(s: Screen, p: Params) -> Control | None:
+    """The row of the mail that the instruction names."""
+    rows = [row for row in s.all(kind="row", label=p["sender"], window="Mail") if row.value == p["subject"]]
+    return rows[0] if rows else None
+
+
+def go(s: Screen, folder: str = "Inbox") -> Move | None:
+    """Bring the mail program to the front and go to a folder. A half-written mail goes."""
+    if move := s.click("Discard", kind="button", window="Discard mail") or arrive(s, "Mail"):
+        return move
+    row = s.find(folder, kind="row", window="Mail")
+    return s.click(folder, kind="row", window="Mail", thought=f"Go to {folder}.") if not is_selected(row) else None
+
+
+def is_selected(row: Control | None) -> bool:
+    return row is not None and "selected" in row.state
+
+
+def read(s: Screen, row: Control | None) -> Move | None:
+    """Click a mail, unless it is the one being read."""
+    return (f"Click the mail from {row.label}.", Click(*row.centre)) if row and not is_selected(row) else None
+
+
+def right_click(row: Control | None) -> Move | None:
+    return (f"Right-click the mail from {row.label}.", Click(*row.centre, button="right")) if row else None
+
+
+def write(s: Screen, to: str, subject: str, text: str) -> Move | None:
+    """Fill in and send the mail that is being written."""
+    if s.dialog == "Discard mail":
+        return s.click("Keep", kind="button")
+    if s.dialog != "New mail":
+        return None
+    return (
+        s.fill("To", to)
+        or s.fill("Subject", subject)
+        or s.fill("Text", text)
+        or s.click("Send", kind="button", thought="Send the mail.")
+    )
+
+
+class MailFamily(Family):
+    """A mail that the instruction names by sender and subject, among others."""
+
+    domain = "mail"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"sender": person(rng), "subject": new_subject(rng)}
+
+    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+        """Add the mails that the instruction names and return them; the others are there already."""
+        return [add_message(desk, p["sender"], p["subject"], sentence(rng), unread=rng.random() < 0.5)]
+
+    @abstractmethod
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        """Do to the mails what the instruction asks for."""
+
+    def find(self, mails: list[Letter], p: Params) -> Letter:
+        return next(mail for mail in mails if mail.sender == p["sender"] and mail.subject == p["subject"])
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        sender = p.get("sender", "")
+        fill(desk, rng, (sender,))
+        for letter in fill(desk, rng, (sender,), count=rng.randrange(2, 5)):
+            letter.folder = rng.choice(["Archive", "Trash"])
+        if sender and "subject" in p and rng.random() < 0.5:  # another mail from the same person
+            other = " ".join(nouns(rng, 2, tuple(p["subject"].split())))
+            add_message(desk, sender, other, sentence(rng))
+        mails = letters(desk)
+        for letter in self.named(desk, p, rng):
+            mails.remove(letter)
+            mails.insert(rng.randrange(len(mails) + 1), letter)
+        desk.stores["start"] = [replace(mail) for mail in mails]
+        app = open_perhaps(desk, rng, "Mail")
+        if isinstance(app, Mail):
+            # A mail that does not exist must be looked for first, so the inbox is not in sight yet.
+            app.go(rng.choice(["Inbox", *FOLDERS] if self.feasible else FOLDERS[1:]))
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        wanted = [replace(mail) for mail in desk.stores["start"]]
+        self.goal(wanted, p)
+        return _ledger(letters(desk)) == _ledger(wanted)
+
+
+def _ledger(mails: list[Letter]) -> Counter[tuple[str, str, str, str, str, bool]]:
+    return Counter((m.sender, m.to, m.subject, m.body, m.folder, m.starred) for m in mails)
+
+
+class Star(MailFamily):
+    """Star a mail by the button."""
+
+    name = "mail-star"
+
+    def instruction(self, p: Params) -> str:
+        return f"Star the mail '{p['subject']}' from {p['sender']}."
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        self.find(mails, p).starred = True
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        row = row_of(s, p)
+        return go(s) or seek(s, row, "Mail", notes) or read(s, row) or s.click("Star", kind="button")
+
+
+class Delete(MailFamily):
+    """Select a mail and press the Delete key."""
+
+    name = "mail-delete"
+
+    def instruction(self, p: Params) -> str:
+        return f"Delete the mail '{p['subject']}' from {p['sender']}."
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        self.find(mails, p).folder = "Trash"
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        row = row_of(s, p)
+        return go(s) or seek(s, row, "Mail", notes) or read(s, row) or s.keys("delete", thought="Press Delete.")
+
+
+class Archive(MailFamily):
+    """Drag a mail to the Archive."""
+
+    name = "mail-archive"
+
+    def instruction(self, p: Params) -> str:
+        return f"Archive the mail '{p['subject']}' from {p['sender']}."
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        self.find(mails, p).folder = "Archive"
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        row, archive = row_of(s, p), s.find("Archive", kind="row", window="Mail")
+        return go(s) or seek(s, row, "Mail", notes) or s.drag(row, archive, "Drag it to the Archive.")
+
+
+class MoveBack(MailFamily):
+    """Move a mail out of the trash, by its context menu."""
+
+    name = "mail-restore"
+
+    def instruction(self, p: Params) -> str:
+        return f"Move the mail '{p['subject']}' from the Trash to the Inbox."
+
+    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+        return [add_message(desk, p["sender"], p["subject"], sentence(rng), folder="Trash", unread=False)]
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        self.find(mails, p).folder = "Inbox"
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        row = row_of(s, p)
+        return (
+            pick(s, f"{p['sender']} {p['subject']}", "Move to Inbox")
+            or go(s, "Trash")
+            or seek(s, row, "Mail", notes)
+            or right_click(row)
+        )
+
+
+class Send(MailFamily):
+    """Write a mail: three fields and a button."""
+
+    name = "mail-send"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"to": person(rng), "subject": nouns(rng, 1)[0], "text": sentence(rng)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Send a mail to {p['to']} with the subject '{p['subject']}' and the text '{p['text']}'."
+
+    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+        return []
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        mails.append(Letter(ME, p["to"], p["subject"], p["text"], "Sent"))
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return (
+            write(s, p["to"], p["subject"], p["text"])
+            or arrive(s, "Mail")
+            or s.click("New", kind="button", window="Mail", thought="Write a new mail.")
+        )
+
+
+class Reply(MailFamily):
+    """Answer a mail, by the keyboard."""
+
+    name = "mail-reply"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"sender": person(rng), "subject": new_subject(rng), "text": sentence(rng)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Answer the mail '{p['subject']}' from {p['sender']} with '{p['text']}'."
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        mails.append(Letter(ME, p["sender"], f"Re: {p['subject']}", p["text"], "Sent"))
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        row = row_of(s, p)
+        return (
+            write(s, p["sender"], f"Re: {p['subject']}", p["text"])
+            or go(s)
+            or seek(s, row, "Mail", notes)
+            or read(s, row)
+            or s.keys("ctrl", "r", thought="Answer it.")
+        )
+
+
+class Forward(MailFamily):
+    """Send a mail on to somebody else, by its context menu."""
+
+    name = "mail-forward"
+
+    def draw(self, rng: random.Random) -> Params:
+        sender = person(rng)
+        return {"sender": sender, "subject": new_subject(rng), "to": person(rng, (sender,))}
+
+    def instruction(self, p: Params) -> str:
+        return f"Forward the mail '{p['subject']}' from {p['sender']} to {p['to']}."
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        mails.append(Letter(ME, p["to"], f"Fwd: {p['subject']}", self.find(mails, p).body, "Sent"))
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        row, subject = row_of(s, p), s.find("Subject", kind="field")
+        text = s.find("Text", kind="area", window="New mail")
+        if s.dialog == "New mail" and text and subject and subject.value == f"Fwd: {p['subject']}":
+            return write(s, p["to"], subject.value, notes.setdefault("text", text.value))
+        return (
+            pick(s, f"{p['sender']} {p['subject']}", "Forward")
+            or go(s)
+            or seek(s, row, "Mail", notes)
+            or right_click(row)
+        )
+
+
+class Attachment(MailFamily):
+    """Save the file that came with a mail."""
+
+    name = "mail-attachment"
+
+    def instruction(self, p: Params) -> str:
+        return f"Save the file in the mail '{p['subject']}' from {p['sender']}."
+
+    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+        name, text = f"{nouns(rng, 1)[0]}.{rng.choice(['txt', 'csv'])}", sentence(rng)
+        if rng.random() < 0.3:  # a file of that name is there already
+            desk.files.write(f"/Downloads/{name}", sentence(rng))
+        desk.stores["downloads"] = [desk.files.read(f"/Downloads/{old}") for old in desk.files.names("/Downloads")]
+        return [add_message(desk, p["sender"], p["subject"], sentence(rng), (name, text))]
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        """The mails stay as they are."""
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        texts = [file.text for path, file in desk.files.files.items() if path.startswith("/Downloads/")]
+        wanted = [*desk.stores["downloads"], self.find(desk.stores["start"], p).content]
+        return Counter(texts) == Counter(wanted) and super().check(desk, p)
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        row = row_of(s, p)
+        return (
+            go(s)
+            or seek(s, row, "Mail", notes)
+            or read(s, row)
+            or s.click("Save", kind="button", window="Mail", thought="Save the file.")
+        )
+
+
+class ArchiveAll(MailFamily):
+    """Archive all mails from one person, by the button."""
+
+    name = "mail-cleanup"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"sender": person(rng), "verb": rng.choice(["Archive", "Delete"])}
+
+    def instruction(self, p: Params) -> str:
+        return f"{p['verb']} all mails from {p['sender']} in the Inbox."
+
+    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+        return [add_message(desk, p["sender"], new_subject(rng), sentence(rng)) for _ in range(rng.randint(2, 3))]
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        for mail in mails:
+            if mail.sender == p["sender"]:
+                mail.folder = "Archive" if p["verb"] == "Archive" else "Trash"
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        rows = s.all(kind="row", label=p["sender"], window="Mail")
+        row = next((row for row in rows if is_selected(row)), rows[0] if rows else None)
+        return go(s) or seek(s, row, "Mail", notes) or read(s, row) or s.click(p["verb"], kind="button", window="Mail")
+
+
+class MissingMail(Infeasible, MailFamily):
+    """Answer somebody who has not written: look through the inbox, then give up."""
+
+    name = "mail-missing"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"sender": person(rng), "text": sentence(rng)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Answer the mail from {p['sender']} with '{p['text']}'."
+
+    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+        return []
+
+    def goal(self, mails: list[Letter], p: Params) -> None:
+        """There is none."""
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if move := go(s):
+            return move
+        if looked_through(s, "Mail", notes):
+            return f"There is no mail from {p['sender']}.", Fail()
+        return s.scroll(s.find(kind="scrollbar", window="Mail"), notes["way"], "Look at the other mails.")
+
+
+FAMILIES = (
+    Star(),
+    Delete(),
+    Archive(),
+    MoveBack(),
+    Send(),
+    Reply(),
+    Forward(),
+    Attachment(),
+    ArchiveAll(),
+    MissingMail(),
+)

@@ -1,0 +1,381 @@
+"""Tasks of the settings. Each asks for one or a few changes and for nothing else to change."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from arpo.agent.actions import Drag, Fail
+from arpo.envs.pocket.apps.settings import CHECKS, CHOICES, DEFAULTS, SLIDERS, TABS, Settings, randomise
+from arpo.envs.pocket.desktop import Desktop
+from arpo.envs.pocket.draw import COLORS
+from arpo.envs.pocket.env import Control
+from arpo.envs.pocket.families.base import Family, Infeasible, Params
+from arpo.envs.pocket.families.scene import arrive, open_perhaps
+from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.words import nouns
+
+SWITCHES = {label: (key, tab) for tab, keys in CHECKS.items() for key, label in keys.items()}
+LEVELS = {label: (key, tab) for key, (tab, label) in SLIDERS.items()}
+LISTS = {label: (key, tab, offered) for key, (tab, label, offered) in CHOICES.items()}
+MISSING = {
+    "Language": "Arabic Finnish Hindi Irish Korean Latin Malay Thai Turkish Welsh".split(),
+    "Time zone": "Athens Baku Dubai Havana Lagos Manila Mumbai Quito Seoul Vienna".split(),
+    "Alert sound": "Banjo Cello Duck Flute Gong Oboe Piano Train Tuba Violin".split(),
+}
+
+
+def other_than(rng: random.Random, values: Any, avoid: object) -> Any:
+    return rng.choice([value for value in values if value != avoid])
+
+
+def begin(desk: Desktop, rng: random.Random, **start: object) -> None:
+    """Random settings but for these, remembered for the check, and the window open or not."""
+    randomise(desk, rng)
+    desk.settings.update(start)
+    desk.stores["before"] = dict(desk.settings)
+    if isinstance(app := open_perhaps(desk, rng, "Settings"), Settings):
+        app.show(rng.choice(TABS))
+
+
+def only_changed(desk: Desktop, **wanted: object) -> bool:
+    """Whether these settings are as wanted and all others as they were."""
+    return desk.settings == {**desk.stores["before"], **wanted}
+
+
+# What the experts share: to look at a tab, to operate its controls, to take a foreign change back.
+
+
+def to_tab(s: Screen, tab: str) -> Move | None:
+    found = s.find(tab, kind="tab", window="Settings")
+    return None if found and "selected" in found.state else s.click(tab, kind="tab", thought=f"Go to {tab}.")
+
+
+def patrol(s: Screen) -> Move | None:
+    """To the next tab: what was asked for is done here, so that something else must be wrong elsewhere."""
+    at = next((TABS.index(c.label) for c in s.all(kind="tab", window="Settings") if "selected" in c.state), 0)
+    return s.escape() or to_tab(s, TABS[(at + 1) % len(TABS)])
+
+
+def seen(control: Control) -> str:
+    """What a control says."""
+    return ("on" if "checked" in control.state else "off") if control.kind == "checkbox" else control.value
+
+
+def slide(control: Control, level: int) -> Move:
+    """Drag a slider's handle from where it is to a level."""
+    x0, y0, x1, y1 = control.box
+    edge = 6 * (y1 - y0) / 17  # the rail begins so far from the control's ends
+
+    def at(value: int) -> int:
+        return round(x0 + edge + (x1 - x0 - 2 * edge) * value / 100)
+
+    y = control.centre[1]
+    return f"Drag {control.label} to {level}.", Drag(at(int(control.value)), y, at(level), y)
+
+
+def choose(s: Screen, label: str, value: str) -> Move | None:
+    """Make a drop-down hold a value. Its list, once open, may cover it."""
+    if s.find(value, kind="menuitem", window=label):
+        return s.menuitem(value)
+    control = s.find(label, kind="dropdown", window="Settings")
+    if control is None or control.value == value:
+        return None
+    return s.click(label, kind="dropdown", thought=f"Open the {label} list.")
+
+
+def operate(s: Screen, label: str, wanted: str) -> Move | None:
+    """Bring the control of that label to what is wanted; None if it is there already or not in sight."""
+    if s.find(wanted, kind="menuitem", window=label):
+        return s.menuitem(wanted)
+    if label == "Accent":
+        radio = s.find(wanted, kind="radio", window="Settings")
+        return s.click(wanted, kind="radio") if radio and "checked" not in radio.state else None
+    control = next((c for c in s.all(label=label, window="Settings") if c.kind != "text"), None)
+    if control is None or seen(control) == wanted or "disabled" in control.state:
+        return None
+    if control.kind == "slider":
+        return slide(control, int(wanted))
+    return choose(s, label, wanted) if control.kind == "dropdown" else s.click(label, kind="checkbox")
+
+
+def look(s: Screen) -> dict[str, str]:
+    """What the controls of the tab in sight say, by label."""
+    found = {c.label: seen(c) for c in s.all(window="Settings") if c.kind in ("checkbox", "dropdown", "slider")}
+    for radio in s.all(kind="radio", window="Settings"):
+        if "checked" in radio.state:
+            found["Accent"] = radio.label
+    return found
+
+
+def keep(s: Screen, notes: dict[str, str], *targets: str) -> Move | None:
+    """Set everything but the targets back to what was seen first."""
+    for label, value in look(s).items():
+        was = notes.setdefault(label, value)
+        if was != value and label not in targets and (move := operate(s, label, was)):
+            return move
+    return None
+
+
+def go(s: Screen, notes: dict[str, str], tab: str, *targets: str) -> Move | None:
+    """To a tab of the settings, foreign changes taken back on the way. An open list of a wanted value stays open."""
+    if s.is_front("Settings") and any(c.window in LISTS for c in s.all(kind="menuitem")):
+        return keep(s, notes, *targets)
+    return arrive(s, "Settings") or keep(s, notes, *targets) or to_tab(s, tab)
+
+
+class Toggle(Family):
+    """Switch something on or off."""
+
+    name = "settings-toggle"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"what": rng.choice(list(SWITCHES)), "on": rng.random() < 0.5}
+
+    def instruction(self, p: Params) -> str:
+        return f"Turn {'on' if p['on'] else 'off'} {p['what']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        key = SWITCHES[p["what"]][0]
+        start = {key: not p["on"]}
+        if key.startswith("alert"):
+            start["quiet"] = False  # which would disable the others
+        begin(desk, rng, **start)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return only_changed(desk, **{SWITCHES[p["what"]][0]: p["on"]})
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        what, wanted = p["what"], "on" if p["on"] else "off"
+        return go(s, notes, SWITCHES[what][1], what) or s.escape() or operate(s, what, wanted) or patrol(s)
+
+
+class Accent(Family):
+    """Two colours: radio buttons and a list."""
+
+    name = "settings-accent"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"accent": rng.choice(list(COLORS)), "wallpaper": rng.choice(list(COLORS))}
+
+    def instruction(self, p: Params) -> str:
+        return f"Set the accent colour to {p['accent']} and the Wallpaper to {p['wallpaper']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        accent = other_than(rng, COLORS, p["accent"])
+        begin(desk, rng, accent=accent, wallpaper=other_than(rng, COLORS, p["wallpaper"]))
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return only_changed(desk, accent=p["accent"], wallpaper=p["wallpaper"])
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return (
+            go(s, notes, "Display", "Accent", "Wallpaper")
+            or (None if s.menu_open else operate(s, "Accent", p["accent"]))
+            or choose(s, "Wallpaper", p["wallpaper"])
+            or patrol(s)
+        )
+
+
+class Dropdown(Family):
+    """Choose from a list."""
+
+    name = "settings-dropdown"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        what = rng.choice(list(LISTS))
+        return {"what": what, "value": rng.choice(LISTS[what][2])}
+
+    def instruction(self, p: Params) -> str:
+        return f"Set the {p['what']} to {p['value']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        key, _, offered = LISTS[p["what"]]
+        begin(desk, rng, **{key: other_than(rng, offered, p["value"])})
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return only_changed(desk, **{LISTS[p["what"]][0]: p["value"]})
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        what = p["what"]
+        wrong_list = s.menu_open and not s.find(kind="menuitem", window=what)
+        return (
+            go(s, notes, LISTS[what][1], what)
+            or (s.escape() if wrong_list else None)
+            or choose(s, what, p["value"])
+            or patrol(s)
+        )
+
+
+class Slider(Family):
+    """Drag a slider to a value."""
+
+    name = "settings-slider"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"what": rng.choice(list(LEVELS)), "level": 10 * rng.randrange(11)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Set the {p['what']} to {p['level']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        start = {LEVELS[p["what"]][0]: other_than(rng, range(0, 101, 10), p["level"]), "mute": False}
+        begin(desk, rng, **start)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return only_changed(desk, **{LEVELS[p["what"]][0]: p["level"]})
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        what = p["what"]
+        return go(s, notes, LEVELS[what][1], what) or s.escape() or operate(s, what, str(p["level"])) or patrol(s)
+
+
+class ComputerName(Family):
+    """Type a name and apply it."""
+
+    name = "settings-name"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"name": f"{nouns(rng, 1)[0]}{rng.randrange(1, 10)}"}
+
+    def instruction(self, p: Params) -> str:
+        return f"Change the PC name to {p['name']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng, name=f"{nouns(rng, 1)[0]}0")
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return only_changed(desk, name=p["name"])
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return (
+            go(s, notes, "System")
+            or s.escape()
+            or s.fill("PC name", p["name"])
+            or s.click("Apply", kind="button")
+            or patrol(s)
+        )
+
+
+class Reset(Family):
+    """Reset everything, which a dialog asks about, then choose two things anew."""
+
+    name = "settings-reset"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        keys = {"Language": "language", "Time zone": "zone"}
+        return {key: other_than(rng, LISTS[label][2], DEFAULTS[key]) for label, key in keys.items()}
+
+    def instruction(self, p: Params) -> str:
+        return f"Reset all settings. Then set the Language to {p['language']} and the Time zone to {p['zone']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng, volume=rng.choice([0, 10, 90, 100]))
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return desk.settings == {**DEFAULTS, **p}
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if s.dialog == "Reset settings":
+            notes["reset"] = "yes"
+            return s.click("Reset", kind="button")
+        opened = any(c.window in LISTS for c in s.all(kind="menuitem"))
+        if not opened and (move := arrive(s, "Settings") or to_tab(s, "System")):
+            return move
+        if "reset" in notes and (move := choose(s, "Language", p["language"]) or choose(s, "Time zone", p["zone"])):
+            return move
+        notes.clear()  # not yet reset, or something was changed since: begin again
+        return s.escape() or s.click("Reset all", kind="button")
+
+
+class Many(Family):
+    """A switch, a slider and a list, on one to three tabs."""
+
+    name = "settings-many"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        switches = [label for label in SWITCHES if label not in ("Mute", "Do not disturb")]  # they disable others
+        what = rng.choice(["Language", "Time zone", "Alert sound"])
+        return {
+            "switch": rng.choice(switches),
+            "on": rng.random() < 0.5,
+            "slider": rng.choice(list(LEVELS)),
+            "level": 10 * rng.randrange(11),
+            "list": what,
+            "value": rng.choice(LISTS[what][2]),
+        }
+
+    def instruction(self, p: Params) -> str:
+        switch = f"Turn {'on' if p['on'] else 'off'} {p['switch']}"
+        return f"{switch}, set the {p['slider']} to {p['level']} and the {p['list']} to {p['value']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        key, _, offered = LISTS[p["list"]]
+        start = {
+            SWITCHES[p["switch"]][0]: not p["on"],
+            LEVELS[p["slider"]][0]: other_than(rng, range(0, 101, 10), p["level"]),
+            key: other_than(rng, offered, p["value"]),
+        }
+        begin(desk, rng, **start, mute=False, quiet=False)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        wanted = {
+            SWITCHES[p["switch"]][0]: p["on"],
+            LEVELS[p["slider"]][0]: p["level"],
+            LISTS[p["list"]][0]: p["value"],
+        }
+        return only_changed(desk, **wanted)
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        goals = {
+            p["switch"]: ("on" if p["on"] else "off", SWITCHES[p["switch"]][1]),
+            p["slider"]: (str(p["level"]), LEVELS[p["slider"]][1]),
+            p["list"]: (p["value"], LISTS[p["list"]][1]),
+        }
+        now = look(s) if s.is_front("Settings") else {}
+        for label, (wanted, tab) in goals.items():
+            if label in now:
+                notes[f"done {label}"] = "yes" if now[label] == wanted else ""
+            if not notes.get(f"done {label}"):
+                return (
+                    go(s, notes, tab, *goals)
+                    or (s.escape() if not s.find(kind="menuitem", window=label) else None)
+                    or operate(s, label, wanted)
+                    or patrol(s)
+                )
+        for label in goals:
+            del notes[f"done {label}"]  # all seen done, and yet it is not: look at each again
+        return arrive(s, "Settings") or patrol(s)
+
+
+class Missing(Infeasible):
+    """Choose what the list does not offer."""
+
+    name = "settings-missing"
+    domain = "settings"
+
+    def draw(self, rng: random.Random) -> Params:
+        what = rng.choice(list(MISSING))
+        return {"what": what, "value": rng.choice(MISSING[what])}
+
+    def instruction(self, p: Params) -> str:
+        return f"Set the {p['what']} to {p['value']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng)
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        what = p["what"]
+        if s.find(kind="menuitem", window=what):
+            return f"There is no {p['value']} in the list.", Fail()
+        return arrive(s, "Settings") or to_tab(s, LISTS[what][1]) or s.click(what, kind="dropdown")
+
+
+FAMILIES = (Toggle(), Accent(), Dropdown(), Slider(), ComputerName(), Reset(), Many(), Missing())

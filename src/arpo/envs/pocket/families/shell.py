@@ -1,0 +1,235 @@
+"""Tasks of the desktop itself: starting, finding, moving and closing windows."""
+
+from __future__ import annotations
+
+import random
+
+from arpo.agent.actions import Drag, Fail
+from arpo.envs.pocket.apps.editor import Editor
+from arpo.envs.pocket.desktop import TASKBAR, Desktop, Window
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, place
+from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.words import sentence
+
+TITLED = ("Files", "Mail", "Browser", "Calculator", "Settings")  # applications whose window bears their name
+ALL = ("Files", "Editor", "Mail", "Browser", "Sheet", "Calculator", "Settings")
+EDGE = 4  # how near to the edge of the screen is "at the edge"
+
+
+def open_some(desk: Desktop, rng: random.Random, names: list[str]) -> None:
+    """Open these applications in a random order."""
+    for name in rng.sample(names, len(names)):
+        place(desk, rng, name)
+
+
+def others(rng: random.Random, least: int, most: int, *avoid: str) -> list[str]:
+    """Some titled applications, none of them in `avoid`."""
+    return rng.sample([name for name in TITLED if name not in avoid], rng.randint(least, most))
+
+
+class OpenApp(Family):
+    """Start an application: its icon, or the menu where a window covers it."""
+
+    name = "shell-open"
+    domain = "shell"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"app": rng.choice(ALL), "verb": rng.choice(["Open", "Start"]), "article": rng.choice(["", "the "])}
+
+    def instruction(self, p: Params) -> str:
+        return f"{p['verb']} {p['article']}{p['app']}."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        open_some(desk, rng, others(rng, 0, 2, p["app"]))
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return desk.active is not None and desk.active.app.name == p["app"]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return s.menuitem(p["app"]) or s.escape() or s.app(p["app"])
+
+
+class CloseWindow(Family):
+    """Close one of several windows and leave the others open."""
+
+    name = "shell-close"
+    domain = "shell"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"app": rng.choice(TITLED), "others": rng.randint(1, 3)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Close the {p['app']} window."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        desk.stores["keep"] = others(rng, p["others"], p["others"], p["app"])
+        open_some(desk, rng, [p["app"], *desk.stores["keep"]])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return {window.app.name for window in desk.windows} >= set(desk.stores["keep"]) and not desk.window_of(p["app"])
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return (
+            s.escape()
+            or s.click("close", kind="close", window=p["app"], thought=f"Close {p['app']}.")
+            or s.switch(p["app"])
+        )
+
+
+class Minimise(Family):
+    """Put one window out of the way without closing it."""
+
+    name = "shell-minimise"
+    domain = "shell"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"app": rng.choice(TITLED), "others": rng.randint(0, 3)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Minimise the {p['app']} window."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        open_some(desk, rng, [p["app"], *others(rng, p["others"], p["others"], p["app"])])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        window = desk.window_of(p["app"])
+        return window is not None and window.minimised
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return (
+            s.escape()
+            or s.click("minimise", kind="minimise", window=p["app"], thought=f"Minimise {p['app']}.")
+            or s.app(p["app"])
+        )
+
+
+class Restore(Family):
+    """Bring back a window that is minimised or behind others, not a second one."""
+
+    name = "shell-restore"
+    domain = "shell"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"app": rng.choice(TITLED), "hidden": rng.randint(0, 2)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Bring the {p['app']} window to the front."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        rest = others(rng, max(1, p["hidden"]), 3, p["app"])
+        open_some(desk, rng, [p["app"], *rest])
+        for name in (p["app"], *rest[: p["hidden"]]):
+            window = desk.window_of(name)
+            assert window is not None
+            desk.minimise(window)
+        desk.stores["open"] = len(desk.windows)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return desk.active is not None and desk.active.app.name == p["app"] and len(desk.windows) == desk.stores["open"]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return s.escape() or s.switch(p["app"])
+
+
+class MoveWindow(Family):
+    """Drag a window by its title to an edge of the screen."""
+
+    name = "shell-move"
+    domain = "shell"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"app": rng.choice(TITLED), "side": rng.choice(["left", "right", "top", "bottom"])}
+
+    def instruction(self, p: Params) -> str:
+        return f"Move the {p['app']} window to the {p['side']} edge of the screen."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        open_some(desk, rng, [*others(rng, 0, 1, p["app"])])
+        window = place(desk, rng, p["app"]).window
+        while self._at_edge(desk, window, p["side"]):
+            window.x = rng.randint(0, max(0, desk.w - window.w))
+            window.y = rng.randint(0, max(0, desk.h - TASKBAR - window.h))
+
+    def _at_edge(self, desk: Desktop, window: Window, side: str) -> bool:
+        gaps = {
+            "left": window.x,
+            "right": desk.w - window.x - window.w,
+            "top": window.y,
+            "bottom": desk.h - TASKBAR - window.y - window.h,
+        }
+        return gaps[side] <= EDGE
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        window = desk.window_of(p["app"])
+        return window is not None and not window.minimised and self._at_edge(desk, window, p["side"])
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        title = s.find(p["app"], kind="title")
+        if s.escape() or title is None or not s.is_front(p["app"]):
+            return s.escape() or s.app(p["app"])
+        taskbar = s.find("Menu", kind="launcher")
+        clock = s.find(kind="clock")
+        assert taskbar and clock
+        x, y = title.centre
+        bottom, right = taskbar.box[1] - 1, clock.box[2] - 1
+        to = {"left": (0, y), "right": (right, y), "top": (x, 0), "bottom": (x, bottom)}[p["side"]]
+        return f"Drag {p['app']} to the {p['side']}.", Drag(x, y, *to)
+
+
+class CloseAll(Family):
+    """Close every window; an editor with unsaved work asks, and the changes may go."""
+
+    name = "shell-closeall"
+    domain = "shell"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"windows": rng.randint(2, 5), "unsaved": rng.random() < 0.6}
+
+    def instruction(self, p: Params) -> str:
+        return "Close all windows. Discard unsaved changes." if p["unsaved"] else f"Close all {p['windows']} windows."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        open_some(desk, rng, others(rng, p["windows"] - p["unsaved"], p["windows"] - p["unsaved"]))
+        if p["unsaved"]:
+            editor = place(desk, rng, "Editor")
+            assert isinstance(editor, Editor)
+            editor.box.insert(sentence(rng))
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return not desk.windows
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        front = s.front
+        return (
+            s.click("Discard", kind="button")
+            or s.escape()
+            or (s.click("close", kind="close", window=front, thought=f"Close {front}.") if front else None)
+            or next((s.click(c.label, kind="task", thought=f"Show {c.label}.") for c in s.all(kind="task")), None)
+        )
+
+
+class MissingApp(Infeasible):
+    """An application that this machine does not have: the menu shows it."""
+
+    name = "shell-missing"
+    domain = "shell"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {
+            "app": rng.choice(["Camera", "Music", "Maps", "Chess", "Phone", "Paint", "Radio", "Weather"]),
+            "verb": rng.choice(["Open", "Start"]),
+        }
+
+    def instruction(self, p: Params) -> str:
+        return f"{p['verb']} the {p['app']} app."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        open_some(desk, rng, others(rng, 0, 2))
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if s.menu_open and s.find("Settings", kind="menuitem", window="Menu"):
+            return f"There is no {p['app']}.", Fail()
+        return s.escape() or s.click("Menu", kind="launcher", thought="Look in the menu.")
+
+
+FAMILIES = (OpenApp(), CloseWindow(), Minimise(), Restore(), MoveWindow(), CloseAll(), MissingApp())

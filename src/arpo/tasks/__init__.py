@@ -1,0 +1,1 @@
+"""Tasks: where they come from and which of them a run uses."""

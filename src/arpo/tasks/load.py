@@ -1,0 +1,145 @@
+"""From the word in a configuration to the tasks it means.
+
+    load_tasks("pocket", "train")               a split of the environment's own catalog
+    load_tasks("pocket", "mine/list.json")      a task list in OSWorld's form, {"files": ["files-rename-003", …], …}
+    load_tasks("pocket", "files-rename-003")    one task
+
+An id in a list is a task of the catalog or lies beside the list as `examples/<domain>/<id>.json`, one Task in its JSON
+form; the file wins, since whoever put it there meant it. Whatever is wrong ends in one TaskError that names the place.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pydantic
+
+from arpo.envs.base import Catalog, catalog
+from arpo.errors import TaskError
+from arpo.types import Task, from_json
+
+
+def load_tasks(env: str, spec: str) -> list[Task]:
+    """The tasks of a split, of a task list file or of one id, in the order in which they are listed."""
+    known = catalog(env)
+    if spec in known.SPLITS:
+        return [known.get_task(task_id) for ids in known.task_list(spec).values() for task_id in ids]
+    if spec.endswith(".json") or "/" in spec:
+        return _load_list(env, known, Path(spec))
+    try:
+        return [known.get_task(spec)]
+    except TaskError as error:
+        raise TaskError(f"{error} (a split would be one of {', '.join(known.SPLITS)}; a file ends in .json)") from None
+
+
+def family(task: Task) -> str:
+    """The kind of task that it is one of: what its environment calls a family, else its domain."""
+    return str(task.setup.get("family", task.domain))
+
+
+def spread(tasks: Iterable[Task]) -> list[Task]:
+    """The same tasks in an order whose first few are as different as they can be: domains in turn, in each families."""
+    domains: dict[str, dict[str, list[Task]]] = {}
+    for task in tasks:
+        domains.setdefault(task.domain, {}).setdefault(family(task), []).append(task)
+    return list(_in_turn([list(_in_turn(list(families.values()))) for families in domains.values()]))
+
+
+def _in_turn(lists: list[list[Task]]) -> Iterator[Task]:
+    for layer in itertools.zip_longest(*lists):
+        yield from (task for task in layer if task is not None)
+
+
+def _load_list(env: str, known: Catalog, path: Path) -> list[Task]:
+    entries = _entries(path)
+    if not entries:
+        raise TaskError(f"{path}: lists no task")
+    tasks: dict[str, Task] = {}
+    for domain, task_id in entries:
+        if task_id in tasks:
+            raise TaskError(f"{path}: the task {task_id!r} is listed twice")
+        tasks[task_id] = _find(env, known, path, domain, task_id)
+    return list(tasks.values())
+
+
+def _entries(path: Path) -> list[tuple[str, str]]:
+    """(domain, id) for each task of a list file, checked to be names and not paths."""
+    listed = _read_json(path)
+    if not isinstance(listed, dict):
+        raise TaskError(f"{path}: must be one object {{domain: [id, …]}}, not {_kind(listed)}")
+    entries: list[tuple[str, str]] = []
+    for domain, ids in listed.items():
+        if not isinstance(ids, list):
+            raise TaskError(f"{path}: {domain!r} must hold a list of ids, not {_kind(ids)}")
+        entries.extend((domain, task_id) for task_id in ids)
+    for domain, task_id in entries:
+        for name in (domain, task_id):
+            if not isinstance(name, str) or name in (".", "..") or not re.fullmatch(r"[^/\\\x00-\x1f]{1,200}", name):
+                raise TaskError(f"{path}: {domain!r}: {name!r:.80} is not a name (text without slashes)")
+    return entries
+
+
+def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Task:
+    beside = path.parent / "examples" / domain / f"{task_id}.json"
+    if beside.exists():
+        task, place = _read_task(beside), str(beside)
+    else:
+        place = f"{path}: {domain}"
+        try:
+            task = known.get_task(task_id)
+        except TaskError as error:
+            raise TaskError(f"{place}: {error}; there is no file {beside} either") from None
+    for field, found, wanted in (("id", task.id, task_id), ("domain", task.domain, domain), ("env", task.env, env)):
+        if found != wanted:
+            raise TaskError(f"{place}: the task's {field} is {found!r}, not {wanted!r}")
+    return task
+
+
+def _read_task(path: Path) -> Task:
+    try:
+        task = from_json(Task, _read_text(path))
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        where = ".".join(str(part) for part in first["loc"])
+        raise TaskError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from None
+    if task.max_steps < 1:
+        raise TaskError(f"{path}: max_steps={task.max_steps}: must be at least 1")
+    return task
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(_read_text(path), object_pairs_hook=lambda pairs: _object(path, pairs))
+    except json.JSONDecodeError as error:
+        raise TaskError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
+    except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
+        raise TaskError(f"{path}: not JSON that can be read: {error}") from None
+
+
+def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    built = dict(pairs)
+    if len(built) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise TaskError(f"{path}: the key {twice!r} is given twice")
+    return built
+
+
+def _read_text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        raise TaskError(f"{path}: not a text file in UTF-8") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise TaskError(f"{path}: cannot be read: {reason}") from None
+
+
+def _kind(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,146 @@
+"""All tasks: what each split promises; every task can be solved, is not solved, and is never the same twice."""
+
+import inspect
+import json
+import statistics
+from functools import cache
+
+import pytest
+
+from arpo.agent.actions import Action, Click, Drag, Fail
+from arpo.envs.pocket import PocketEnv
+from arpo.envs.pocket.catalog import LISTS, SPLITS, build_lists, get_task, task_list
+from arpo.envs.pocket.expert import Expert
+from arpo.envs.pocket.families import FAMILIES
+from arpo.errors import TaskError
+from arpo.types import Task
+
+SEEDS = range(6)
+
+
+def ids(split: str) -> list[str]:
+    return [task for tasks in task_list(split).values() for task in tasks]
+
+
+LISTED = ids("train") + ids("heldout") + ids("heldout_families")
+
+
+@cache
+def solve(task_id: str, seed: int) -> tuple[float, list[tuple[str, Action]], float]:
+    """The score of the untouched start, what the expert did, and the score that it reached."""
+    task = get_task(task_id)
+    env, expert, moves = PocketEnv(), Expert(task), []
+    env.load(task, seed)
+    start = env.score()
+    while not env.ended and len(moves) < task.max_steps:
+        moves.append(expert.act(env))
+        env.perform(moves[-1][1])
+    return start, moves, env.score()
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_expert_solves_every_task_of_the_family_and_the_untouched_start_scores_nothing(family: str) -> None:
+    tasks = [task for task in LISTED if get_task(task).setup["family"] == family]
+    assert tasks
+    for task_id in tasks:
+        for seed in SEEDS:
+            start, moves, score = solve(task_id, seed)
+            assert (start, score) == (0.0, 1.0), f"{task_id} seed {seed}: {moves}"
+            assert 1 <= len(moves) <= 15
+            assert all(thought and len(thought) < 80 for thought, _ in moves)
+
+
+def repeated(task_id: str) -> list[float]:
+    """The scores of an agent that has learned the expert's clicks for seed 0 by heart, on other seeds."""
+    scores = []
+    for seed in range(1, 6):
+        env = PocketEnv()
+        env.load(get_task(task_id), seed)
+        for _, action in solve(task_id, 0)[1]:
+            env.perform(action)
+        scores.append(env.score())
+    return scores
+
+
+def test_no_family_is_solved_by_remembered_coordinates() -> None:
+    by_family: dict[str, list[float]] = {}
+    for task_id in LISTED:
+        clicks = any(isinstance(action, Click | Drag) for _, action in solve(task_id, 0)[1])
+        if clicks and get_task(task_id).feasible:  # keys have no place to remember, and Fail is always Fail
+            by_family.setdefault(get_task(task_id).setup["family"], []).extend(repeated(task_id))
+    assert len(by_family) > 30
+    assert {family: share for family, scores in by_family.items() if (share := statistics.mean(scores)) > 0.4} == {}
+    assert statistics.mean(score for scores in by_family.values() for score in scores) < 0.1
+
+
+def test_there_are_enough_tasks_and_families() -> None:
+    assert len(set(LISTED)) == len(LISTED) >= 256
+    assert len(FAMILIES) >= 24
+    assert len(ids("subset32")) == 32 and set(ids("subset32")) <= set(ids("train"))
+
+
+def test_no_two_listed_tasks_of_a_family_are_the_same() -> None:
+    setups = [json.dumps(get_task(task).setup, sort_keys=True) for task in LISTED]
+    assert len(set(setups)) == len(setups)
+
+
+def test_no_two_families_share_an_expert_script() -> None:
+    scripts = [inspect.getsource(type(family).expert) for family in FAMILIES.values()]
+    assert len(set(scripts)) == len(scripts)
+
+
+def test_heldout_has_the_families_of_train_and_heldout_families_has_none_of_them() -> None:
+    families = {split: {get_task(task).setup["family"] for task in ids(split)} for split in SPLITS}
+    assert families["heldout"] == families["train"]
+    assert not families["heldout_families"] & families["train"]
+    assert families["heldout_families"] | families["train"] == set(FAMILIES)
+
+
+def test_a_quarter_of_the_tasks_needs_six_steps_or_more_and_none_more_than_fifteen() -> None:
+    lengths = [statistics.median(len(solve(task, seed)[1]) - 1 for seed in SEEDS) for task in LISTED]  # without Finish
+    assert sum(length >= 6 for length in lengths) >= len(lengths) / 4
+    assert max(len(solve(task, seed)[1]) for task in LISTED for seed in SEEDS) <= 15
+    assert min(lengths) <= 1
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_always_answering_fail_scores_exactly_the_infeasible_share_of_about_eight_percent(split: str) -> None:
+    scores = []
+    for task_id in ids(split):
+        env = PocketEnv()
+        env.load(get_task(task_id), 0)
+        env.perform(Fail())
+        scores.append(env.score())
+    share = sum(not get_task(task).feasible for task in ids(split)) / len(scores)
+    assert statistics.mean(scores) == share
+    assert 0.06 <= share <= 0.10
+
+
+def test_the_lists_in_the_package_are_those_that_the_families_make() -> None:
+    made = build_lists()
+    for split in SPLITS:
+        assert task_list(split) == made[split], "run python -m arpo.envs.pocket.catalog"
+    assert {path.stem for path in LISTS.glob("*.json")} == set(SPLITS)
+
+
+def test_a_task_knows_its_split_and_unlisted_numbers_are_further_instances() -> None:
+    assert get_task(ids("heldout")[0]).split == "heldout"
+    assert get_task(ids("subset32")[0]).split == "train"
+    assert get_task("editor-new-400").split == "extra"
+
+
+@pytest.mark.parametrize("task_id", ["", "editor-new", "editor-new-1", "editor-nwe-001", "../../etc/passwd"])
+def test_an_unknown_id_is_refused_with_the_nearest_known_ones(task_id: str) -> None:
+    with pytest.raises(TaskError, match="did you mean"):
+        get_task(task_id)
+
+
+def test_a_family_that_has_no_further_instances_says_how_many_it_has() -> None:
+    with pytest.raises(TaskError, match=r"only [0-9]+ different instances"):
+        get_task("shell-move-999")
+
+
+def test_instructions_name_what_the_check_looks_for_and_are_short() -> None:
+    for task_id in LISTED:
+        task: Task = get_task(task_id)
+        assert 8 <= len(task.instruction) <= 160 and task.instruction.isprintable()

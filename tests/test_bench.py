@@ -1,0 +1,104 @@
+"""The benchmark times what it says it times, half expert and half random, and names its numbers as promised."""
+
+import random
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Scroll, points
+from arpo.bench import envs as bench
+from arpo.errors import ConfigError
+from fake_env import BUTTON, FakeEnv
+
+pytestmark = pytest.mark.usefixtures("fake_backend")
+
+PROMISED = {
+    *("steps_per_s", "reset_ms_p50", "reset_ms_p95", "resets_per_min", "encode_ms", "mb_per_env"),
+    *("env", "n_envs", "cores"),
+}
+
+
+def test_the_numbers_have_the_promised_names_and_make_sense() -> None:
+    numbers = bench.bench_envs("fake", 3, 50, (96, 64), 0)
+    assert set(numbers) >= PROMISED
+    assert (numbers["env"], numbers["n_envs"], numbers["cores"], numbers["steps"]) == ("fake", 3, 1, 50)
+    assert 0 < numbers["reset_ms_p50"] <= numbers["reset_ms_p95"]
+    assert numbers["steps_per_s"] > 0 and numbers["encode_ms"] > 0 and numbers["mb_per_env"] >= 0
+    assert numbers["resets_per_min"] > 0
+
+
+def test_half_of_the_steps_are_the_experts_and_every_one_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[Action] = []
+    drawn = 0
+
+    class Counting(FakeEnv):
+        def perform(self, action: Action) -> None:
+            done.append(action)
+            super().perform(action)
+
+        def pixels(self):  # type: ignore[no-untyped-def]
+            nonlocal drawn
+            drawn += 1
+            return super().pixels()
+
+    monkeypatch.setattr("fake_env.FakeEnv", Counting)
+    monkeypatch.setattr(bench, "_mb_per_env", lambda *_: 0.0)  # it plays episodes of its own
+    bench.bench_envs("fake", 1, 60, (96, 64), 0)
+    by_expert = sum(action in (Click(*BUTTON), Finish(), Fail("nothing to press")) for action in done)
+    assert abs(by_expert - len(done) / 2) <= 2
+    assert drawn >= len(done)
+
+
+def test_memory_is_seen_even_where_the_process_has_freed_some_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Heavy(FakeEnv):
+        def __init__(self, size: tuple[int, int]) -> None:
+            super().__init__(size)
+            self.ballast = np.ones(2**20, np.uint8)
+
+    monkeypatch.setattr("fake_env.FakeEnv", Heavy)
+    freed = [np.ones(2**20, np.uint8) for _ in range(8)]
+    del freed
+    assert 0.8 < bench.bench_envs("fake", 1, 10, (96, 64), 0)["mb_per_env"] < 1.5
+
+
+def test_a_single_step_goes_on_until_a_reset_was_timed_too() -> None:
+    numbers = bench.bench_envs("fake", 1, 1, (96, 64), 0)
+    assert numbers["steps"] >= 1 and numbers["reset_ms_p50"] > 0
+
+
+def test_random_actions_stay_on_the_screen_never_end_and_are_of_many_kinds() -> None:
+    rng = random.Random(1)
+    actions = [bench.random_action(rng, (30, 20)) for _ in range(500)]
+    assert all(0 <= x < 30 and 0 <= y < 20 for action in actions for x, y in points(action))
+    kinds = Counter(action.kind for action in actions)
+    assert set(kinds) == {"click", "drag", "scroll", "type", "hotkey", "wait"}
+    assert {type(action) for action in actions} >= {Click, Drag, Scroll}
+
+
+def test_the_same_seed_gives_the_same_random_actions() -> None:
+    one, two = random.Random(3), random.Random(3)
+    assert [bench.random_action(one, (9, 9)) for _ in range(50)] == [
+        bench.random_action(two, (9, 9)) for _ in range(50)
+    ]
+
+
+@pytest.mark.parametrize(("n_envs", "steps"), [(0, 10), (1, 0), (-1, 10)])
+def test_numbers_out_of_range_are_refused(n_envs: int, steps: int) -> None:
+    with pytest.raises(ConfigError, match="must be at least 1"):
+        bench.bench_envs("fake", n_envs, steps, (96, 64), 0)
+
+
+def test_an_environment_that_only_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OnlySteps:
+        def __init__(self, size: tuple[int, int]) -> None: ...
+
+    monkeypatch.setattr("fake_env.FakeEnv", OnlySteps)
+    with pytest.raises(ConfigError, match="env=fake: cannot be timed"):
+        bench.bench_envs("fake", 1, 10, (96, 64), 0)
+
+
+def test_percentiles_are_of_the_numbers_measured() -> None:
+    assert bench._percentile([1.0, 2.0, 3.0, 4.0], 50) == 3.0
+    assert bench._percentile([1.0, 2.0, 3.0, 4.0], 95) == 4.0
+    assert bench._percentile([7.0], 95) == 7.0

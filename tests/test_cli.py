@@ -1,0 +1,219 @@
+"""The command line teaches, answers at once, and ends a user's mistake in one line."""
+
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from arpo import cli, doctor
+from arpo.agent.actions import Fail
+from arpo.envs.base import BACKENDS
+from fake_env import Expert, FakeEnv
+
+pytestmark = pytest.mark.usefixtures("fake_backend")
+
+
+class Arpo:
+    """Runs the real entry point in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["arpo", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = self._capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+
+@pytest.fixture
+def arpo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Arpo:
+    monkeypatch.setenv("COLUMNS", "200")
+    return Arpo(monkeypatch, capsys)
+
+
+COMMANDS = [
+    [],
+    ["envs"],
+    ["envs", "list"],
+    ["envs", "check"],
+    ["envs", "play"],
+    ["bench"],
+    ["bench", "envs"],
+    ["doctor"],
+]
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+def test_help_is_there_for_every_command(command: list[str], arpo: Arpo) -> None:
+    status, out, _ = arpo(*command, "--help")
+    assert status == 0
+    assert out.startswith(f"Usage: {' '.join(['arpo', *command])}")
+
+
+@pytest.mark.parametrize("command", [command for command in COMMANDS if len(command) == 2], ids=" ".join)
+def test_help_teaches_by_example(command: list[str], arpo: Arpo) -> None:
+    _, out, _ = arpo(*command, "--help")
+    assert f"Examples:\n    arpo {' '.join(command)}" in out
+
+
+def test_help_imports_nothing_heavy() -> None:
+    script = (
+        "import sys; sys.argv = ['arpo', '--help']\n"
+        "from arpo import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('pydantic', 'numpy', 'PIL', 'torch', 'yaml', 'rich') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "Usage: arpo" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_users_mistake_is_one_line_and_status_2_in_a_real_process() -> None:
+    command = [sys.executable, "-m", "arpo.cli", "envs", "play", "env.sise=448x280", "--dry-run"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: env.sise=448x280: unknown key; did you mean env.size?\n"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["envs", "check", "moon"], "error: unknown environment 'moon': choose from pocket, fake\n"),
+        (
+            ["envs", "check", "fake", "--size", "big"],
+            "error: size=big: must be WIDTHxHEIGHT in pixels, as in 448x280\n",
+        ),
+        (
+            ["envs", "play", "nowhere.yaml"],
+            "error: nowhere.yaml: neither a preset nor a file; the presets are pocket\n",
+        ),
+        (["envs", "play", "--seed", "-1"], "error: seed=-1: must be at least 0\n"),
+        (["envs", "play", "--by", "me"], "error: by=me: must be expert or hand\n"),
+        (["envs", "play", "--demo", "0"], "error: demo=0: must be at least 1\n"),
+        (["bench", "envs", "--steps", "0"], "error: steps=0: must be at least 1\n"),
+        (["bench", "envs", "--env", "moon"], "error: unknown environment 'moon': choose from pocket, fake\n"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_status_2(arguments: list[str], line: str, arpo: Arpo) -> None:
+    assert arpo(*arguments) == (2, "", line)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--bogus"], ["envs", "paly"], ["bench", "envs", "--steps", "many"]], ids=" ".join
+)
+def test_a_misspelt_option_or_command_is_status_2_and_ends_in_one_line(arguments: list[str], arpo: Arpo) -> None:
+    status, out, err = arpo(*arguments)
+    assert (status, out) == (2, "")
+    assert err.splitlines()[-1].startswith("Error: ")
+    assert "Traceback" not in err
+
+
+def test_an_interrupt_ends_quietly_with_status_130(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(doctor, "diagnose", interrupted)
+    assert arpo("doctor") == (130, "", "")
+
+
+def test_a_dry_run_prints_the_resolved_config_and_does_nothing(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = arpo("envs", "play", "pocket", "env.size=640x400", "--seed", "7", "--dry-run")
+    assert status == 0
+    assert "  size: 640x400  # " in out and "\nseed: 7  # " in out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_list_shows_every_split_with_its_counts(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(BACKENDS, "pocket")
+    status, out, _ = arpo("envs", "list")
+    assert status == 0
+    assert out.splitlines()[0].startswith("fake  one button, for tests")
+    assert [line.split() for line in out.splitlines()[1:]] == [
+        ["split", "tasks", "domains", "families", "infeasible"],
+        ["train", "3", "1", "2", "33%"],
+        ["heldout", "1", "1", "1", "0%"],
+    ]
+
+
+def test_list_prints_json_alone(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(BACKENDS, "pocket")
+    (env,) = json.loads(arpo("envs", "list", "--json")[1])["environments"]
+    assert env["name"] == "fake" and env["splits"][0]["tasks"] == 3
+
+
+def test_check_prints_a_line_for_each_promise(arpo: Arpo) -> None:
+    status, out, _ = arpo("envs", "check", "fake", "--size", "96x64")
+    assert status == 0
+    lines = out.splitlines()
+    assert all(line.startswith("ok     ") for line in lines[:-1])
+    assert lines[-1] == "fake keeps 11 of 11 promises, tried on 2 tasks"
+
+
+def test_check_ends_with_status_1_where_a_promise_is_broken(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeEnv, "score", lambda self: 2.0)
+    status, out, _ = arpo("envs", "check", "fake", "--size", "96x64")
+    assert status == 1
+    failed = [line for line in out.splitlines() if line.startswith("FAILED ")]
+    assert len(failed) == 2
+    assert "the score is 2.0" in failed[0]
+
+
+def test_play_writes_where_it_is_told_and_fails_where_the_expert_fails(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    play = ("envs", "play", "env.name=fake", "env.size=96x64", "--out", str(tmp_path / "play.gif"))
+    assert arpo(*play)[0] == 0
+    assert (tmp_path / "play.gif").stat().st_size > 0
+    monkeypatch.setattr(Expert, "act", lambda self, env: ("", Fail()))
+    assert arpo(*play)[0] == 1
+
+
+def test_play_by_hand_reads_standard_input(arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    typed = b"jump()\n\xff\xfe\nclick(start_box='(40,30)')\nfinished()\n"
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(typed), encoding="utf-8"))
+    out = tmp_path / "play.gif"
+    status, said, _ = arpo("envs", "play", "env.name=fake", "env.size=96x64", "--by", "hand", "--out", str(out))
+    assert status == 0
+    assert "error: unknown action 'jump'" in said and said.count("error: ") == 2
+    assert "solved in 2 steps" in said
+
+
+def test_bench_prints_one_json_object_and_nothing_else(arpo: Arpo) -> None:
+    status, out, _ = arpo("bench", "envs", "--env", "fake", "--size", "96x64", "--steps", "20", "--json")
+    assert status == 0
+    assert json.loads(out)["env"] == "fake"
+
+
+def test_bench_prints_a_table_for_people(arpo: Arpo) -> None:
+    status, out, _ = arpo("bench", "envs", "--env", "fake", "--size", "96x64", "--steps", "20")
+    assert status == 0
+    assert "fake at 96x64" in out and "steps a second" in out and "MB" in out
+
+
+def test_doctor_says_what_works_and_how_to_enable_the_rest(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(BACKENDS, "pocket")
+    monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
+    status, out, _ = arpo("doctor")
+    assert status == 0
+    lines = [line.strip() for line in out.splitlines()]
+    assert any(line.startswith("works") and "environment fake" in line for line in lines)
+    assert any(line.startswith("missing") and "extra gym" in line for line in lines)
+    assert "pip install 'arpo[gym]'" in lines
+
+
+def test_doctor_goes_on_where_a_backend_is_broken(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(BACKENDS, "pocket")
+    monkeypatch.delattr("fake_env.SPLITS")
+    monkeypatch.setitem(sys.modules, "fake_env", None)
+    status, out, _ = arpo("doctor")
+    assert status == 0
+    assert "missing  environment fake" in out
