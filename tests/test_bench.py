@@ -59,7 +59,7 @@ def test_memory_is_seen_even_where_the_process_has_freed_some_before(monkeypatch
     monkeypatch.setattr("fake_env.FakeEnv", Heavy)
     freed = [np.ones(2**20, np.uint8) for _ in range(8)]
     del freed
-    assert 0.8 < bench.bench_envs("fake", 1, 10, (96, 64), 0)["mb_per_env"] < 1.5
+    assert 0.5 < bench.bench_envs("fake", 1, 10, (96, 64), 0)["mb_per_env"] < 1.5  # not 0: freed memory is no discount
 
 
 def test_a_single_step_goes_on_until_a_reset_was_timed_too() -> None:

@@ -1,5 +1,9 @@
 """The pocket environment: determinism, snapshots, sizes, and what it makes of strange input."""
 
+import os
+import subprocess
+import sys
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -177,3 +181,48 @@ def test_fail_scores_on_an_infeasible_task_alone_and_nothing_else_scores_there()
         env.load(get_task(task_id), 0)
         env.step(ending)
         assert env.score() == score
+
+
+def test_screens_do_not_depend_on_the_hash_seed_of_the_process() -> None:
+    """Python orders sets of strings differently in every process; nothing that is drawn may follow that order."""
+    script = """
+from arpo.envs.images import pixel_hash
+from arpo.envs.pocket import PocketEnv
+from arpo.envs.pocket.catalog import get_task, task_list
+from arpo.envs.pocket.expert import Expert
+env = PocketEnv()
+for task_id in [task for tasks in task_list("train").values() for task in tasks][::9]:
+    task = get_task(task_id)
+    env.load(task, 5)
+    expert = Expert(task)
+    while not env.ended:
+        env.perform(expert.act(env)[1])
+        print(task_id, pixel_hash(env.pixels()))
+"""
+    outputs = {
+        subprocess.run(
+            [sys.executable, "-c", script],
+            env={**os.environ, "PYTHONHASHSEED": seed},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1 and len(outputs.pop().splitlines()) > 100
+
+
+def test_the_words_on_the_screen_are_those_that_are_drawn_and_not_covered() -> None:
+    env = PocketEnv()
+    env.load(get_task("editor-new-000"), 0)
+    env.desk.windows.clear()
+    env.desk.launch("Editor", (150, 40))
+    env.perform(Type("zebra island"))
+    boxes = dict(env.words())
+    assert {"zebra", "island", "File", "Edit", "Menu", "*Untitled"} <= boxes.keys()
+    x0, y0, x1, y1 = boxes["island"]
+    ink = env.pixels()[y0:y1, x0:x1].min(axis=(1, 2))
+    assert ink.min() < 100 and 25 < x1 - x0 < 60
+    env.desk.launch("Settings", (140, 30))
+    env.restore(env.snapshot())
+    assert "zebra" not in dict(env.words())

@@ -252,7 +252,7 @@ def test_entries_that_need_a_selection_are_disabled_without_one(machine: Machine
 
 def test_undo_takes_back_rename_move_delete_and_restore_in_turn(machine: Machine) -> None:
     files = machine.desk.files
-    before = Files(dict(files.files), set(files.folders))
+    before = Files(dict(files.files), dict(files.folders))
     context(machine, "plan.txt", "Rename")
     machine.do(Type("list.txt\n"))
     drag(machine, "list.txt", "trips")

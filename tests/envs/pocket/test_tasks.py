@@ -2,12 +2,14 @@
 
 import inspect
 import json
+import random
 import statistics
 from functools import cache
 
 import pytest
 
 from arpo.agent.actions import Action, Click, Drag, Fail
+from arpo.bench.envs import random_action
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import LISTS, SPLITS, build_lists, get_task, task_list
 from arpo.envs.pocket.expert import Expert
@@ -71,6 +73,24 @@ def test_no_family_is_solved_by_remembered_coordinates() -> None:
     assert len(by_family) > 30
     assert {family: share for family, scores in by_family.items() if (share := statistics.mean(scores)) > 0.4} == {}
     assert statistics.mean(score for scores in by_family.values() for score in scores) < 0.1
+
+
+def test_experts_recover_from_somebody_elses_wrong_moves() -> None:
+    """Up to three random actions anywhere in an episode; what they destroy for good is the few that may fail."""
+    scores = []
+    for i, task_id in enumerate(LISTED[::2]):
+        rng, task = random.Random(i), get_task(task_id)
+        env, expert = PocketEnv(), Expert(task)
+        env.load(task, i)
+        disturbed = sorted(rng.sample(range(6), 3))
+        for step in range(25):
+            if step in disturbed:
+                env.perform(random_action(rng, env.size))
+            env.perform(expert.act(env)[1])
+            if env.ended:
+                break
+        scores.append(env.score())
+    assert statistics.mean(scores) > 0.95
 
 
 def test_there_are_enough_tasks_and_families() -> None:

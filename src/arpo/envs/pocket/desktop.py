@@ -1,7 +1,7 @@
-"""The shell: windows, focus, menus, dialogs, taskbar, launcher, clipboard; and how an action becomes an event.
+"""The shell: windows, focus, menus, dialogs, taskbar, launcher, clipboard.
 
 A Desktop is plain state: it can be copied whole (`copy.deepcopy`), and copies behave alike. It holds no pictures.
-`frame()` describes what is on the screen as layers of items; `perform(action, frame)` acts on what that frame shows.
+`frame()` describes what is on the screen as layers of items; events.py turns actions into changes.
 """
 
 from __future__ import annotations
@@ -10,18 +10,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type
 from arpo.envs.pocket.fonts import fit, width
-from arpo.envs.pocket.keys import combination, printable
 from arpo.envs.pocket.textbox import TextBox
-from arpo.envs.pocket.ui import ROW, Item, Layer, Menu, MenuItem, On, Ui, text_width, visible_rows
+from arpo.envs.pocket.ui import ROW, Item, Layer, Menu, MenuItem, On, Ui
 from arpo.envs.pocket.vfs import FileProblem, Files, split
 
 TITLE = 18
 MENUBAR = 17
 TASKBAR = 22
 MAX_WINDOWS = 6
-SCROLL_ROWS = 3  # how far one scroll gesture goes
+OPENERS = {"txt": "Editor", "csv": "Sheet", "html": "Browser"}  # which application opens a kind of file
 ICON = (60, 42)
 
 
@@ -126,7 +124,7 @@ class Desktop:
         self.menu: Menu | None = None
         self.clipboard = ""
         self.file_clipboard: tuple[str, str] | None = None  # ("cut" or "copy", path)
-        self.held: set[str] = set()  # keys held down by Hotkey(phase="down")
+        self.held: list[str] = []  # keys held down by Hotkey(phase="down")
         self.icons = list(apps)  # in the order in which they lie on the desktop
         self.picked_icon = ""
         self.notice = ""  # a message that stays until the next action
@@ -192,16 +190,19 @@ class Desktop:
         self.windows.remove(window)
         self.windows.insert(0, window)
 
+    def next_window(self) -> None:
+        """Bring the hindmost window to the front."""
+        if self.windows:
+            self.raise_window(self.windows[0])
+
     def open_file(self, path: str) -> None:
         """Open a file with the application for its kind."""
-        from arpo.envs.pocket.dialogs import Message
-
-        name = {"txt": "Editor", "csv": "Sheet", "html": "Browser"}.get(path.rpartition(".")[2])
-        app = self.launch(name) if name else None
+        name = OPENERS.get(path.rpartition(".")[2])
+        if name is None:
+            raise FileProblem(f"No app opens {split(path)[1]}.")
+        app = self.launch(name)
         if app is not None:
             app.open_path(path)
-        elif not name and (window := self.active):
-            window.dialogs.append(Message(self, window, "Cannot open", f"No app opens {split(path)[1]}."))
 
     def _on_screen(self, x: int, y: int, w: int, h: int) -> tuple[int, int]:
         return max(0, min(x, self.w - w)), max(0, min(y, self.h - TASKBAR - h))
@@ -209,19 +210,21 @@ class Desktop:
     # The clipboard.
 
     def copy(self) -> None:
-        if (box := self._focused()) and box.selected:
+        if (box := self.focused) and box.selected:
             self.clipboard = box.selected
 
     def cut(self) -> None:
-        if (box := self._focused()) and box.selected:
+        if (box := self.focused) and box.selected:
             self.clipboard = box.selected
             box.insert("")
 
     def paste(self) -> None:
-        if box := self._focused():
+        if box := self.focused:
             box.insert(self.clipboard)
 
-    def _focused(self) -> TextBox | None:
+    @property
+    def focused(self) -> TextBox | None:
+        """The text box that keys go to."""
         return self.active.top.focus if self.active else None
 
     # The screen.
@@ -238,8 +241,8 @@ class Desktop:
         active = self.active
         for window in self.windows:
             if not window.minimised:
-                layers.append(self._window_layer(window, window is active))
-                layers += [self._dialog_layer(dialog, window is active) for dialog in window.dialogs]
+                layers.append(self.window_layer(window, window is active))
+                layers += [self.dialog_layer(dialog, window is active) for dialog in window.dialogs]
         layers.append(self._taskbar(active))
         if self.notice:
             w = width(self.notice) + 16
@@ -279,7 +282,7 @@ class Desktop:
             MenuItem("Change wallpaper", self.launch, ("Settings",)),
         ]
 
-    def _window_layer(self, window: Window, active: bool) -> Layer:
+    def window_layer(self, window: Window, active: bool) -> Layer:
         app = window.app
         layer = Layer(app.title(), window.x, window.y, window.w, window.h, owner=window, live=not window.dialogs)
         self._frame_items(layer, app.title(), active, close=app.request_close, minimise=lambda: self.minimise(window))
@@ -299,7 +302,7 @@ class Desktop:
         window.view(Ui(self, window, layer, TITLE + (MENUBAR if menus else 0), active))
         return layer
 
-    def _dialog_layer(self, dialog: Dialog, active: bool) -> Layer:
+    def dialog_layer(self, dialog: Dialog, active: bool) -> Layer:
         window = dialog.window
         w, h = dialog.size
         x, y = self._on_screen(window.x + (window.w - w) // 2, window.y + (window.h - h) // 2, w, h)
@@ -332,7 +335,7 @@ class Desktop:
         layer = Layer("taskbar", 0, self.h - TASKBAR, self.w, TASKBAR)
         items = layer.items
         items.append(Item(0, layer.y, ("taskbar", self.w, TASKBAR, "", (), None), "", "", None))
-        start = On(click=self._open_launcher)
+        start = On(click=self.open_launcher)
         items.append(Item(2, layer.y + 2, ("launcher", 46, TASKBAR - 4, "Menu", (), None), "Menu", "", start))
         w = min(84, (self.w - 95) // max(4, len(self.windows)))
         # In the order of opening, so that an entry does not move when its window comes to the front.
@@ -345,7 +348,7 @@ class Desktop:
         items.append(Item(self.w - 40, layer.y + 4, ("clock", 38, 15, self.clock, (), None), self.clock, "", None))
         return layer
 
-    def _open_launcher(self) -> None:
+    def open_launcher(self) -> None:
         entries = [MenuItem(name, self.launch, (name,)) for name in self.apps]
         self.open_menu(Menu("Menu", entries, 2, self.h - TASKBAR - len(entries) * ROW - 4))
 
@@ -362,207 +365,12 @@ class Desktop:
         for i, entry in enumerate(menu.items):
             flags = (("disabled", entry.do is None), ("checked", entry.checked), ("lit", i == menu.lit))
             state = tuple(name for name, yes in flags if yes)
-            on = On(click=lambda entry=entry: self._choose(entry)) if entry.do else None  # type: ignore[misc]
+            on = On(click=lambda entry=entry: self.choose(entry)) if entry.do else None  # type: ignore[misc]
             spec = ("menuitem", w - 2, ROW, entry.label, state, entry.shortcut)
             layer.items.append(Item(menu.x + 1, menu.y + 2 + i * ROW, spec, entry.label, "", on))
         return layer
 
-    def _choose(self, entry: MenuItem) -> None:
+    def choose(self, entry: MenuItem) -> None:
         self.menu = None
         if entry.do:
             entry.do(*entry.args)
-
-    # Events.
-
-    def perform(self, action: Action, frame: list[Layer]) -> None:
-        """Act on what the frame shows. Coordinates are logical. What a user may do wrong ends in a dialog."""
-        self.notice = ""
-        try:
-            match action:
-                case Click(x=x, y=y, button="right"):
-                    self._right_click(x, y, frame)
-                case Click(x=x, y=y, count=count):
-                    self._left_click(x, y, count, frame)
-                case Drag(x=x, y=y, to_x=to_x, to_y=to_y):
-                    self._drag(x, y, to_x, to_y, frame)
-                case Scroll(x=x, y=y, direction=direction):
-                    self._scroll(x, y, direction, frame)
-                case Type(text=text):
-                    self._type(text)
-                case Hotkey(keys=keys, phase="down"):
-                    self.held.update(keys)
-                case Hotkey(keys=keys, phase="up"):
-                    self.held.difference_update(keys)
-                case Hotkey(keys=keys):
-                    self._press(combination((*self.held, *keys)))
-        except FileProblem as problem:
-            from arpo.envs.pocket.dialogs import Message
-
-            window = self.active
-            if window is None:
-                self.notice = str(problem)
-            else:
-                window.dialogs.append(Message(self, window, "Problem", str(problem)))
-
-    def _hit(self, x: int, y: int, frame: list[Layer]) -> tuple[Layer, Item | None]:
-        """The frontmost layer under a point and its item there; the window comes to the front."""
-        layer = next(layer for layer in reversed(frame) if layer.contains(x, y))
-        if layer.owner:
-            self.raise_window(layer.owner)
-        return layer, layer.item_at(x, y) if layer.live else None
-
-    def _left_click(self, x: int, y: int, count: int, frame: list[Layer]) -> None:
-        if self.menu and not frame[-1].contains(x, y):
-            self.menu = None  # a click beside an open menu closes it and does nothing else
-            return
-        layer, item = self._hit(x, y, frame)
-        if item is None or item.on is None:
-            return
-        on = item.on
-        if layer.owner and on.focus is None and item.spec[0] in ("panel", "row", "cell", "window"):
-            layer.owner.top.focus = None
-        if on.press:
-            on.press(x - item.x, y - item.y)
-        elif on.click:
-            on.click()
-        if count == 2 and on.double:
-            on.double()
-        elif count == 2 and on.click and not on.press and item.spec[0] in ("button", "checkbox", "key"):
-            on.click()  # two quick clicks on a button are two clicks
-
-    def _right_click(self, x: int, y: int, frame: list[Layer]) -> None:
-        self.menu = None
-        _, item = self._hit(x, y, frame)
-        if item and item.on and item.on.menu:
-            entries = item.on.menu()
-            if entries:
-                # The menu may cover the row that it is for, so the row's words are its title.
-                title = f"{item.label} {item.value}" if item.spec[0] == "row" else "context"
-                self.open_menu(Menu(title, entries, x, y))
-
-    def _drag(self, x: int, y: int, to_x: int, to_y: int, frame: list[Layer]) -> None:
-        self.menu = None
-        item = self._hit(x, y, frame)[1]
-        if item is None or item.on is None:
-            return
-        if item.on.drag:
-            item.on.drag(x - item.x, y - item.y, to_x - item.x, to_y - item.y)
-        elif item.on.payload:
-            target = next(layer for layer in reversed(frame) if layer.contains(to_x, to_y))
-            under = target.item_at(to_x, to_y) if target.live else None
-            if under and under.on and under.on.drop:
-                under.on.drop(item.on.payload)
-
-    def _scroll(self, x: int, y: int, direction: str, frame: list[Layer]) -> None:
-        layer = next(layer for layer in reversed(frame) if layer.contains(x, y))
-        dx, dy = {"up": (0, -1), "down": (0, 1), "left": (-1, 0), "right": (1, 0)}[direction]
-        for item in reversed(layer.items if layer.live else []):
-            inside = item.x <= x < item.x + item.spec[1] and item.y <= y < item.y + item.spec[2]
-            if inside and item.on and item.on.scroll:
-                item.on.scroll(dx * SCROLL_ROWS, dy * SCROLL_ROWS)
-                return
-
-    def _type(self, text: str) -> None:
-        """Text goes where the caret is; Enter and Tab are keys, except that a page takes them as text."""
-        text = text.replace("\r\n", "\n").replace("\r", "\n")
-        self.menu = None
-        while text:
-            box = self._focused()
-            if box and box.multiline:
-                box.insert(printable(text, keep="\n\t"))
-                self._reveal(box)
-                return
-            end = next((i for i, char in enumerate(text) if char in "\n\t"), len(text))
-            if box:
-                box.insert(printable(text[:end]))
-            elif end and self.active and not self.active.dialogs:
-                self.active.app.typed(printable(text[:end]))
-            if end < len(text):
-                self._press("enter" if text[end] == "\n" else "tab")
-            text = text[end + 1 :]
-
-    def _press(self, keys: str) -> None:
-        """A combination such as "ctrl+s" goes to the menu, the shell, the text box, the dialog or the application."""
-        if self.menu:
-            self._menu_key(self.menu, keys)
-            return
-        *modifiers, key = keys.split("+") if keys != "+" else ["+"]
-        window = self.active
-        shell: dict[str, Callable[[], object]] = {"win": self._open_launcher, "alt+tab": self._next_window}
-        if window:
-            shell["alt+f4"] = window.dialogs[-1].cancel if window.dialogs else window.app.request_close
-        if keys in shell:
-            shell[keys]()
-            return
-        if window is None:
-            return
-        box = window.top.focus
-        if keys in ("ctrl+c", "ctrl+x", "ctrl+v") and box:
-            {"c": self.copy, "x": self.cut, "v": self.paste}[key]()
-            self._reveal(box)
-            return
-        item = self._item_of(box) if box else None
-        if box and item and box.key(key, "ctrl" in modifiers, "shift" in modifiers, text_width(item.spec[1])):
-            self._reveal(box)
-            return
-        if box and not modifiers and len(key) == 1:
-            self._type(key)
-        elif keys == "space":
-            self._type(" ")
-        elif keys == "tab" and not window.dialogs and "tab" in (own := window.app.shortcuts()):
-            own["tab"]()
-        elif keys == "tab" and not (box and box.multiline):
-            self._next_field(window.top)
-        elif keys == "enter" and box and box.multiline:
-            self._type("\n")
-        elif keys == "enter" and item and item.on and item.on.enter:
-            item.on.enter()
-        elif window.dialogs:
-            if keys == "enter":
-                window.dialogs[-1].accept()
-            elif keys == "esc":
-                window.dialogs[-1].cancel()
-        elif keys in (shortcuts := window.app.shortcuts()):
-            shortcuts[keys]()
-        elif not box and not modifiers and len(key) == 1:
-            window.app.typed(key)
-
-    def _menu_key(self, menu: Menu, keys: str) -> None:
-        if keys == "esc":
-            self.menu = None
-        elif keys in ("up", "down") and menu.items:
-            menu.lit = (menu.lit + (1 if keys == "down" else -1)) % len(menu.items) if menu.lit >= 0 else 0
-        elif keys == "enter" and 0 <= menu.lit < len(menu.items) and menu.items[menu.lit].do:
-            self._choose(menu.items[menu.lit])
-
-    def _next_window(self) -> None:
-        if self.windows:
-            self.raise_window(self.windows[0])
-
-    def _layer_of(self, surface: Surface) -> Layer | None:
-        for window in self.windows:
-            if surface is window:
-                return self._window_layer(window, True)
-            if surface in window.dialogs:
-                return self._dialog_layer(surface, True)
-        return None
-
-    def _item_of(self, box: TextBox) -> Item | None:
-        layer = self._layer_of(self.active.top) if self.active else None
-        return layer.item_of(box) if layer else None
-
-    def _next_field(self, surface: Surface) -> None:
-        layer = self._layer_of(surface)
-        boxes = [item.on.focus for item in layer.items if item.on and item.on.focus] if layer else []
-        if boxes:
-            at = next((i + 1 for i, box in enumerate(boxes) if box is surface.focus), 0)
-            box = surface.focus = boxes[at % len(boxes)]
-            box.select_all()
-
-    def _reveal(self, box: TextBox) -> None:
-        """Scroll a page so that the caret is in sight."""
-        item = self._item_of(box) if box.multiline else None
-        if item:
-            row = box.row_of(box.caret, box.rows(text_width(item.spec[1])))
-            visible = visible_rows(item.spec[2])
-            box.first_row = max(row - visible + 1, min(box.first_row, row))

@@ -13,6 +13,7 @@ from arpo.envs.pocket import keys
 from arpo.envs.pocket.apps import APPS
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.draw import Theme, render, words
+from arpo.envs.pocket.events import perform
 from arpo.envs.pocket.ui import Layer
 from arpo.errors import ActionError, ConfigError
 from arpo.types import Observation, Task
@@ -99,7 +100,7 @@ class PocketEnv:
         if isinstance(action, ENDING):
             self._last = action
             return
-        self.desk.perform(self._logical(action), self.frame())
+        perform(self.desk, self._logical(action), self.frame())
         self._frame = None
 
     def score(self) -> float:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from arpo.envs.pocket.desktop import Desktop, Surface, Window
 
 ROW = 17  # the height of list rows, buttons and fields
+SCROLL_ROWS = 3  # how far one scroll gesture goes
 Do: TypeAlias = Callable[[], object]
 Spec: TypeAlias = tuple[str, int, int, str, tuple[str, ...], Any]
 """kind, width, height, label as drawn, states, and what else the kind needs to be drawn."""
@@ -50,6 +51,9 @@ class Item(NamedTuple):
     label: str
     value: str
     on: On | None
+
+    def contains(self, x: int, y: int) -> bool:
+        return self.x <= x < self.x + self.spec[1] and self.y <= y < self.y + self.spec[2]
 
 
 @dataclass(slots=True)
@@ -98,8 +102,7 @@ class Layer:
     def item_at(self, x: int, y: int) -> Item | None:
         """The topmost item under a point. Plain text lets a click through to what it lies on."""
         for item in reversed(self.items):
-            kind, w, h = item.spec[:3]
-            if item.x <= x < item.x + w and item.y <= y < item.y + h and kind not in ("text", "line"):
+            if item.spec[0] not in ("text", "line") and item.contains(x, y):
                 return item
         return None
 

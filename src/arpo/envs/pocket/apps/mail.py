@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import cast
 
-from arpo.envs.pocket.desktop import SCROLL_ROWS, TITLE, App, Desktop, Dialog, Window
+from arpo.envs.pocket.desktop import TITLE, App, Desktop, Dialog, Window
 from arpo.envs.pocket.dialogs import Choice, Message
 from arpo.envs.pocket.fonts import LINE, width
 from arpo.envs.pocket.textbox import TextBox
-from arpo.envs.pocket.ui import ROW, MenuItem, On, Ui
+from arpo.envs.pocket.ui import ROW, SCROLL_ROWS, MenuItem, On, Ui
 from arpo.envs.pocket.words import PEOPLE, nouns, person, sentence
 
 ME = "Me"

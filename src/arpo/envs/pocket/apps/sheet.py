@@ -10,13 +10,13 @@ import csv
 import io
 from collections.abc import Callable
 
+from arpo.envs.pocket.apps.document import Document
 from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_name, evaluate, number
-from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Window
-from arpo.envs.pocket.dialogs import Choice, FileDialog, Message
+from arpo.envs.pocket.desktop import MENUBAR, TITLE, Desktop, Window
 from arpo.envs.pocket.fonts import LINE, fit
 from arpo.envs.pocket.textbox import FIELD_LIMIT, TextBox
 from arpo.envs.pocket.ui import MenuItem, On, Ui
-from arpo.envs.pocket.vfs import FileProblem, split
+from arpo.envs.pocket.vfs import FileProblem
 
 UNTITLED = "New sheet"
 UNDO_LIMIT = 30
@@ -51,16 +51,16 @@ def to_csv(cells: Grid) -> str:
     return out.getvalue()
 
 
-class Sheet(App):
+class Sheet(Document):
     """Cells, the picked one, and the text that the bar holds for it. Rows of `cells` are replaced, never changed."""
 
     name = "Sheet"
     size = (316, 196)
-    single = False
+    untitled = UNTITLED
+    extension = ".csv"
 
     def __init__(self, desk: Desktop, window: Window) -> None:
         super().__init__(desk, window)
-        self.path = ""
         self.saved = self.cells = empty()
         self.shown: list[list[tuple[str, bool]]] = []  # each cell's value, and whether it is a number
         self.row = self.column = 0
@@ -69,13 +69,16 @@ class Sheet(App):
         self.undo_stack: list[Grid] = []
         self._show(self.cells)
 
-    @property
-    def unsaved(self) -> bool:
-        return self.cells != self.saved
+    def content(self) -> Grid:
+        return self.cells
 
-    def title(self) -> str:
-        name = split(self.path)[1] if self.path else UNTITLED
-        return f"*{name}" if self.unsaved else name
+    def to_text(self) -> str:
+        return to_csv(self.cells)
+
+    def show_text(self, text: str) -> None:
+        self.undo_stack = []
+        self.row = self.column = self.first = 0
+        self._show(from_csv(text))
 
     def view(self, ui: Ui) -> None:
         ui.text(4, 2, cell_name(self.row, self.column), 24)
@@ -118,17 +121,7 @@ class Sheet(App):
     # Menus and keys.
 
     def menus(self) -> dict[str, Callable[[], list[MenuItem]]]:
-        return {"File": self._file_menu, "Edit": self._edit_menu, "Data": self._data_menu}
-
-    def _file_menu(self) -> list[MenuItem]:
-        self.commit()
-        return [
-            MenuItem("New", self.new_file, shortcut="Ctrl+N"),
-            MenuItem("Open", self.open_dialog, shortcut="Ctrl+O"),
-            MenuItem("Save", self.save if self.unsaved or not self.path else None, shortcut="Ctrl+S"),
-            MenuItem("Save as", self.save_as),
-            MenuItem("Close", self.request_close, shortcut="Alt+F4"),
-        ]
+        return {"File": self.file_menu, "Edit": self._edit_menu, "Data": self._data_menu}
 
     def _edit_menu(self) -> list[MenuItem]:
         self.commit()
@@ -164,9 +157,7 @@ class Sheet(App):
 
     def shortcuts(self) -> dict[str, Callable[[], object]]:
         return {
-            "ctrl+n": self.new_file,
-            "ctrl+o": self.open_dialog,
-            "ctrl+s": self.save,
+            **super().shortcuts(),
             "ctrl+z": self.undo,
             "ctrl+x": self.cut,
             "ctrl+c": self.copy,
@@ -283,59 +274,3 @@ class Sheet(App):
             for rows in zip(cells, values, strict=True)
         ]
         self.box.set(cells[self.row][self.column])
-
-    # Files.
-
-    def new_file(self) -> None:
-        self.desk.launch(self.name)
-
-    def open_dialog(self) -> None:
-        self.commit()
-        self.window.dialogs.append(FileDialog(self.desk, self.window, "Open file", "Open", self._open))
-
-    def _open(self, path: str) -> None:
-        if path.endswith(".csv") and not self.path and not self.unsaved:
-            self.open_path(path)  # nothing is in this window yet
-        else:
-            self.desk.open_file(path)
-
-    def open_path(self, path: str) -> None:
-        cells = from_csv(self.desk.files.read(path))
-        self.path, self.saved, self.undo_stack = path, cells, []
-        self.row = self.column = self.first = 0
-        self._show(cells)
-
-    def save(self) -> None:
-        self.commit()
-        if self.path:
-            self.save_to(self.path)
-        else:
-            self.save_as()
-
-    def save_as(self) -> None:
-        self.commit()
-        folder, name = split(self.path) if self.path else ("/Documents", "")
-        dialog = FileDialog(self.desk, self.window, "Save as", "Save", self.save_to, name, folder, saving=True)
-        self.window.dialogs.append(dialog)
-
-    def save_to(self, path: str) -> None:
-        self.desk.files.write(path, to_csv(self.cells))
-        self.path, self.saved = path, self.cells
-
-    def request_close(self) -> None:
-        self.commit()
-        if not self.unsaved:
-            self.desk.close(self.window)
-            return
-        choices: list[Choice] = [
-            ("Save", self._save_and_close, ()),
-            ("Discard", self.desk.close, (self.window,)),
-            ("Cancel", None, ()),
-        ]
-        text = f"{self.title().lstrip('*')} has unsaved changes."
-        self.window.dialogs.append(Message(self.desk, self.window, "Unsaved changes", text, choices))
-
-    def _save_and_close(self) -> None:
-        self.save()
-        if not self.unsaved:  # without a name yet, the save dialog is open now and the window stays
-            self.desk.close(self.window)
