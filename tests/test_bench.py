@@ -2,6 +2,7 @@
 
 import random
 from collections import Counter
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("fake_backend")
 
 PROMISED = {
     *("steps_per_s", "reset_ms_p50", "reset_ms_p95", "resets_per_min", "encode_ms", "mb_per_env"),
-    *("env", "n_envs", "cores"),
+    *("env", "n_envs", "cores", "floor_steps_per_s"),
 }
 
 
@@ -67,6 +68,44 @@ def test_a_single_step_goes_on_until_a_reset_was_timed_too() -> None:
     assert numbers["steps"] >= 1 and numbers["reset_ms_p50"] > 0
 
 
+class Timed:
+    """A clock that only moves where work is done, and an environment whose work takes known times."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        self.loads = 0
+        monkeypatch.setattr(bench.time, "perf_counter", lambda: self.now)
+        monkeypatch.setattr(bench, "_mb_per_env", lambda *_: 0.0)  # it plays episodes of its own
+        for owner, name in ((FakeEnv, "load"), (FakeEnv, "perform"), (FakeEnv, "pixels")):
+            monkeypatch.setattr(owner, name, self.taking(getattr(owner, name)))
+        monkeypatch.setattr(bench, "observe", self.taking(bench.observe))
+        monkeypatch.setattr(bench.np, "copyto", self.taking(np.copyto))
+
+    def taking(self, work: Callable[..., object]) -> Callable[..., object]:
+        def slow(*arguments: object) -> object:
+            self.now += self.seconds(work.__name__)
+            return work(*arguments)
+
+        return slow
+
+    def seconds(self, work: str) -> float:
+        if work != "load":
+            return {"perform": 2.0, "pixels": 4.0, "observe": 8.0, "copyto": 0.5}[work]
+        self.loads += 1
+        return 1000.0 if self.loads <= 2 else 31.0 if self.loads % 10 == 0 else 1.0
+
+
+def test_each_number_counts_its_own_work_and_nothing_before_the_warm_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    Timed(monkeypatch)
+    numbers = bench.bench_envs("fake", 1, 200, (96, 64), 0)
+    assert numbers["steps_per_s"] == pytest.approx(1 / (2 + 4))
+    assert numbers["encode_ms"] == pytest.approx(8000)
+    assert numbers["reset_ms_p50"] == pytest.approx(5000)
+    assert numbers["reset_ms_p95"] == pytest.approx(35_000)
+    assert 60 / 10 < numbers["resets_per_min"] < 60 / 5
+    assert numbers["floor_steps_per_s"] == pytest.approx(2)
+
+
 def test_random_actions_stay_on_the_screen_never_end_and_are_of_many_kinds() -> None:
     rng = random.Random(1)
     actions = [bench.random_action(rng, (30, 20)) for _ in range(500)]
@@ -83,10 +122,18 @@ def test_the_same_seed_gives_the_same_random_actions() -> None:
     ]
 
 
-@pytest.mark.parametrize(("n_envs", "steps"), [(0, 10), (1, 0), (-1, 10)])
-def test_numbers_out_of_range_are_refused(n_envs: int, steps: int) -> None:
-    with pytest.raises(ConfigError, match="must be at least 1"):
-        bench.bench_envs("fake", n_envs, steps, (96, 64), 0)
+@pytest.mark.parametrize(
+    ("n_envs", "steps", "seed", "reason"),
+    [
+        (0, 10, 0, "n-envs=0: must be from 1 to 1024"),
+        (1025, 10, 0, "n-envs=1025: must be from 1 to 1024"),
+        (1, 0, 0, "steps=0: must be at least 1"),
+        (1, 10, -1, "seed=-1: must be at least 0"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(n_envs: int, steps: int, seed: int, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        bench.bench_envs("fake", n_envs, steps, (96, 64), seed)
 
 
 def test_an_environment_that_only_steps_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,16 +2,20 @@
 
 import io
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from arpo import cli, doctor
 from arpo.agent.actions import Fail
 from arpo.envs.base import BACKENDS
-from fake_env import Expert, FakeEnv
+from arpo.errors import TaskError
+from fake_env import TASKS, Expert, FakeEnv, make_task
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
 
@@ -44,6 +48,9 @@ COMMANDS = [
     ["envs", "play"],
     ["bench"],
     ["bench", "envs"],
+    ["bench", "train"],
+    ["eval"],
+    ["pretrain"],
     ["doctor"],
 ]
 
@@ -74,13 +81,6 @@ def test_help_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines()[-1] == "[]"
 
 
-def test_a_users_mistake_is_one_line_and_status_2_in_a_real_process() -> None:
-    command = [sys.executable, "-m", "arpo.cli", "envs", "play", "env.sise=448x280", "--dry-run"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "error: env.sise=448x280: unknown key; did you mean env.size?\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -96,6 +96,15 @@ def test_a_users_mistake_is_one_line_and_status_2_in_a_real_process() -> None:
         (["envs", "play", "--seed", "-1"], "error: seed=-1: must be at least 0\n"),
         (["envs", "play", "--by", "me"], "error: by=me: must be expert or hand\n"),
         (["envs", "play", "--demo", "0"], "error: demo=0: must be at least 1\n"),
+        (
+            ["envs", "play", "--demo", "2", "--task", "press-1"],
+            "error: demo=2: the expert plays tasks of tasks.source; leave --task and --by out\n",
+        ),
+        (
+            ["envs", "play", "--demo", "2", "--by", "hand"],
+            "error: demo=2: the expert plays tasks of tasks.source; leave --task and --by out\n",
+        ),
+        (["envs", "play", "--out", ""], "error: out=: must end in .gif or .png\n"),
         (["bench", "envs", "--steps", "0"], "error: steps=0: must be at least 1\n"),
         (["bench", "envs", "--env", "moon"], "error: unknown environment 'moon': choose from pocket, fake\n"),
     ],
@@ -122,6 +131,47 @@ def test_an_interrupt_ends_quietly_with_status_130(arpo: Arpo, monkeypatch: pyte
     assert arpo("doctor") == (130, "", "")
 
 
+def real_arpo(arguments: list[str], **how: Any) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "arpo.cli", *arguments]
+    return subprocess.run(command, text=True, check=False, **({"stderr": subprocess.PIPE} | how))
+
+
+def test_a_users_mistake_is_one_line_and_status_2_in_a_real_process() -> None:
+    done = real_arpo(["envs", "play", "env.sise=448x280", "--dry-run"], stdout=subprocess.PIPE)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "error: env.sise=448x280: unknown key; did you mean env.size?\n"
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="only Linux has a disk that is always full")
+@pytest.mark.parametrize("out", ["standard output", "file"])
+def test_a_full_disk_is_one_line_and_status_2(out: str, tmp_path: Path) -> None:
+    (tmp_path / "full.gif").symlink_to("/dev/full")
+    with open("/dev/full" if out == "standard output" else os.devnull, "w") as stdout:
+        where = tmp_path / ("play.gif" if out == "standard output" else "full.gif")
+        done = real_arpo(["envs", "play", "--out", str(where)], stdout=stdout)
+    assert (done.returncode, done.stderr) == (2, "error: cannot write: No space left on device\n")
+
+
+def test_a_reader_that_stops_reading_is_no_error() -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    with open(writer, "w") as closed:
+        done = real_arpo(["envs", "list"], stdout=closed)
+    assert (done.returncode, done.stderr) == (1, "")
+
+
+def test_a_terminal_that_knows_only_ascii_gets_an_answer(tmp_path: Path) -> None:
+    done = real_arpo(
+        ["envs", "play", "--by", "hand"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "left_double(\\u2026)" in done.stdout
+
+
 def test_a_dry_run_prints_the_resolved_config_and_does_nothing(
     arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -132,12 +182,16 @@ def test_a_dry_run_prints_the_resolved_config_and_does_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_seed_of_its_own_option_counts_over_the_settings(arpo: Arpo) -> None:
+    assert "\nseed: 0  # " in arpo("envs", "play", "seed=5", "--seed", "0", "--dry-run")[1]
+
+
 def test_list_shows_every_split_with_its_counts(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(BACKENDS, "pocket")
     status, out, _ = arpo("envs", "list")
     assert status == 0
     assert out.splitlines()[0].startswith("fake  one button, for tests")
-    assert [line.split() for line in out.splitlines()[1:]] == [
+    assert [line.split() for line in out.splitlines()[1:-1]] == [
         ["split", "tasks", "domains", "families", "infeasible"],
         ["train", "3", "1", "2", "33%"],
         ["heldout", "1", "1", "1", "0%"],
@@ -148,6 +202,7 @@ def test_list_prints_json_alone(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.delitem(BACKENDS, "pocket")
     (env,) = json.loads(arpo("envs", "list", "--json")[1])["environments"]
     assert env["name"] == "fake" and env["splits"][0]["tasks"] == 3
+    assert env["splits"][0]["ids"] == {"buttons": ["press-1", "press-2", "never-1"]}
 
 
 def test_check_prints_a_line_for_each_promise(arpo: Arpo) -> None:
@@ -156,6 +211,13 @@ def test_check_prints_a_line_for_each_promise(arpo: Arpo) -> None:
     lines = out.splitlines()
     assert all(line.startswith("ok     ") for line in lines[:-1])
     assert lines[-1] == "fake keeps 11 of 11 promises, tried on 2 tasks"
+
+
+def test_check_tries_feasible_and_infeasible_tasks_of_one_family(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TASKS, "never-1", make_task("never-1", feasible=False, setup={"family": "press"}))
+    _, out, _ = arpo("envs", "check", "fake", "--size", "96x64")
+    assert "tried on 2 tasks" in out
+    assert "only feasible tasks" not in out
 
 
 def test_check_ends_with_status_1_where_a_promise_is_broken(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,6 +249,16 @@ def test_play_by_hand_reads_standard_input(arpo: Arpo, tmp_path: Path, monkeypat
     assert "solved in 2 steps" in said
 
 
+def test_play_by_hand_without_any_standard_input_is_an_episode_of_no_steps(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", None)
+    out = str(tmp_path / "play.gif")
+    status, said, _ = arpo("envs", "play", "env.name=fake", "env.size=96x64", "--by", "hand", "--out", out)
+    assert status == 0
+    assert "after 0 steps" in said
+
+
 def test_bench_prints_one_json_object_and_nothing_else(arpo: Arpo) -> None:
     status, out, _ = arpo("bench", "envs", "--env", "fake", "--size", "96x64", "--steps", "20", "--json")
     assert status == 0
@@ -207,13 +279,13 @@ def test_doctor_says_what_works_and_how_to_enable_the_rest(arpo: Arpo, monkeypat
     lines = [line.strip() for line in out.splitlines()]
     assert any(line.startswith("works") and "environment fake" in line for line in lines)
     assert any(line.startswith("missing") and "extra gym" in line for line in lines)
-    assert "pip install 'arpo[gym]'" in lines
+    assert f"{sys.executable} -m pip install 'gymnasium>=1.1'" in lines
 
 
 def test_doctor_goes_on_where_a_backend_is_broken(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(BACKENDS, "pocket")
-    monkeypatch.delattr("fake_env.SPLITS")
-    monkeypatch.setitem(sys.modules, "fake_env", None)
-    status, out, _ = arpo("doctor")
-    assert status == 0
-    assert "missing  environment fake" in out
+    for broken in (RuntimeError("no fonts"), TaskError("no task")):
+        monkeypatch.setattr(FakeEnv, "reset", Mock(side_effect=broken))
+        status, out, _ = arpo("doctor")
+        assert status == 0
+        assert "missing  environment fake" in out and str(broken) in out

@@ -43,6 +43,16 @@ def test_an_empty_value_is_null() -> None:
     assert load_config(None, ["agent.prompt_file=x", "agent.prompt_file="]).agent.prompt_file is None
 
 
+def test_no_more_screenshots_are_dropped_at_a_time_than_are_shown() -> None:
+    for block in (1, 3):
+        assert load_config(None, ["agent.screenshots=3", f"agent.block={block}"]).agent.block == block
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, ["agent.block=4", "agent.screenshots=3"])
+    assert str(refused.value) == "agent.block=4: must be at most agent.screenshots, which is 3"
+    for screenshots in ("1", "null"):  # the default goes with any
+        load_config(None, [f"agent.screenshots={screenshots}"])
+
+
 def test_an_empty_file_is_all_defaults(tmp_path: Path) -> None:
     assert load_config(write(tmp_path, "# nothing\n"), []) == Config()
 
@@ -66,7 +76,8 @@ REFUSED = {
     "seed=-1": "seed=-1: must be at least 0",
     "agent.block=0": "agent.block=0: must be at least 1",
     "agent.dialect=qwen": "agent.dialect=qwen: must be 'uitars'",
-    "agent.prompt_file=3": "agent.prompt_file=3: must be text",
+    "agent.prompt_file=3": "agent.prompt_file=3: must be the path of a file",
+    "tasks.source=3": "tasks.source=3: must be text",
     "env.name=desk": "env.name=desk: must be one of pocket",
     "env.size=big": "env.size=big: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "env.size=0x280": "env.size=0x280: must be WIDTHxHEIGHT in pixels, as in 448x280",  # YAML reads a number here
@@ -79,6 +90,8 @@ REFUSED = {
     "agent={block: x, screenshots: y}": "agent.screenshots=y: must be a whole number (and 1 more)",
     "pocket": "pocket: a setting is written key=value, as in seed=3",
     "=3": "=3: a setting is written key=value, as in seed=3",
+    "\udcff=3": "'\\udcff=3': a setting is written key=value, as in seed=3",
+    'tasks.source="\\udcff"': 'tasks.source="\\udcff": must be text in UTF-8',
     "env.size=[1": "env.size=[1: line 1, column 3: expected ',' or ']', but got '<stream end>'",
     "seed={a: 1, a: 2}": "seed={a: 1, a: 2}: line 1, column 8: the key 'a' is given twice",
     "seed=2024-99-99": "seed=2024-99-99: not YAML: month must be in 1..12",
@@ -147,7 +160,7 @@ def test_what_is_no_preset_and_no_readable_file_is_refused(tmp_path: Path) -> No
 
 
 def test_the_resolved_config_loads_again_to_the_same(tmp_path: Path) -> None:
-    config = load_config(None, ["env.size=640x400", "agent.screenshots=3", "seed=9"])
+    config = load_config(None, ["env.size=640x400", "agent.screenshots=3", "agent.prompt_file=a/b.txt", "seed=9"])
     assert load_config(write(tmp_path, to_yaml(config)), []) == config
 
 

@@ -50,6 +50,12 @@ def test_a_list_takes_tasks_from_the_catalog_and_from_files_beside_it(tmp_path: 
     assert load_tasks("fake", path) == [TASKS["press-2"], mine]
 
 
+def test_the_mark_that_some_editors_put_in_front_of_a_file_is_no_error(tmp_path: Path) -> None:
+    path = tmp_path / "list.json"
+    path.write_text('{"buttons": ["press-2"]}', encoding="utf-8-sig")
+    assert load_tasks("fake", str(path)) == [TASKS["press-2"]]
+
+
 def test_a_file_beside_the_list_wins_over_the_catalog(tmp_path: Path) -> None:
     mine = make_task("press-1", instruction="Press it my way.")
     put_beside(tmp_path, mine)
@@ -60,6 +66,10 @@ def test_an_unknown_id_names_the_nearest_and_the_splits() -> None:
     assert refusal("press-9") == (
         "unknown task 'press-9': did you mean press-1? (a split would be one of train, heldout; a file ends in .json)"
     )
+
+
+def test_a_misspelt_split_names_the_nearest() -> None:
+    assert refusal("trian") == "unknown split or task 'trian': did you mean train?"
 
 
 def test_an_unknown_environment_is_refused() -> None:

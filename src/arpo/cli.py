@@ -7,12 +7,13 @@ task that failed in status 1.
 
 from __future__ import annotations
 
+import io
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import typer
 
-from arpo.errors import ArpoError
+from arpo.errors import ArpoError, ConfigError
 
 # Plain help texts: a line that holds only \b keeps the paragraph after it as it is written, as in the examples.
 app = typer.Typer(
@@ -60,7 +61,9 @@ def envs_check(
     name: Annotated[str, typer.Argument(help="An environment of `arpo envs list`.")],
     size: SizeOption = "448x280",
 ) -> None:
-    """Hold an environment to its contract: a line for each promise, exit status 1 if one is broken.
+    """Hold an environment to its contract.
+
+    A line for each promise; exit status 1 if one is broken.
 
     \b
     Examples:
@@ -85,9 +88,11 @@ def envs_play(
     by: Annotated[str, typer.Option(help="expert, or hand: actions from standard input, one a line.")] = "expert",
     demo: Annotated[int | None, typer.Option(help="Solve this many different tasks; --out is then a folder.")] = None,
     out: Annotated[str | None, typer.Option(help="Where to write: a .gif or .png that moves.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the resolved configuration.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what each means.")] = False,
 ) -> None:
-    """Record a task, solved by the expert or by you, as a moving picture with the clicks marked.
+    """Record a task as a moving picture with the clicks marked.
+
+    It is solved by the scripted expert, or by you.
 
     \b
     Examples:
@@ -104,10 +109,12 @@ def envs_play(
     if seed is not None:
         overrides.append(f"seed={seed}")
     config = load_config(source, overrides)
+    if demo is not None and (task is not None or by != "expert"):
+        raise ConfigError(f"demo={demo}: the expert plays tasks of tasks.source; leave --task and --by out")
     if dry_run:
         print(to_yaml(config), end="")
     elif demo is not None:
-        if not play.play_demo(config, demo, out or "demo"):
+        if not play.play_demo(config, demo, "demo" if out is None else out):
             raise typer.Exit(1)
     elif not play.play_task(config, task, by, out):
         raise typer.Exit(1)
@@ -142,9 +149,126 @@ def bench_envs(
         bench.print_table(numbers)
 
 
+@app.command("eval")
+def evaluate(
+    model: Annotated[str, typer.Argument(help="A checkpoint's folder or hub name; or expert, random, fail.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
+    ] = None,
+    tasks: Annotated[str | None, typer.Option(help="A split, a task list file or one id: tasks.source.")] = None,
+    trials: Annotated[int | None, typer.Option(help="How often each task is tried: eval.trials.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Of sampling: eval.temperature.")] = None,
+    top_p: Annotated[float | None, typer.Option(help="Of sampling: eval.top_p.")] = None,
+    max_tokens: Annotated[int | None, typer.Option(help="Of one reply: eval.max_tokens.")] = None,
+    n_envs: Annotated[int | None, typer.Option(help="Episodes at once: eval.n_envs.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Of the screens and of sampling.")] = None,
+    run_dir: Annotated[str | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """How often an agent gets its tasks done, with a 95 % interval.
+
+    Exit status 1 where no trial could be scored.
+
+    \b
+    Examples:
+      arpo eval expert --tasks subset32                      the scripted expert: all of them
+      arpo eval runs/first/checkpoint --tasks heldout --trials 4
+      arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
+      arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
+    """
+    from pathlib import Path
+
+    from arpo.config import load_config, split_settings
+    from arpo.envs.listing import print_json
+    from arpo.evaluation import command
+
+    source, overrides = split_settings(settings or [])
+    options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
+    options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
+    overrides += [f"{key}={value}" for key, value in options.items() if value is not None]
+    config = load_config(source, overrides)
+    folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
+    evaluation = command.run_evaluation(config, model, folder)
+    if as_json:
+        print_json(command.as_json(evaluation, model, folder))
+    else:
+        command.print_table(evaluation, model, folder)
+    if evaluation.errors == len(evaluation.trials):
+        raise typer.Exit(1)
+
+
+@bench_app.command("train")
+def bench_train(
+    only: Annotated[str, typer.Option(help="Which part: sample.")] = "sample",
+    model: Annotated[str | None, typer.Option(help="A folder, a hub name or random-7b; else a tiny one.")] = None,
+    size: SizeOption = "448x280",
+    episodes: Annotated[int, typer.Option(help="Episodes that are sampled at the same time.")] = 16,
+    turns: Annotated[int, typer.Option(help="Turns of each episode.")] = 5,
+    tokens: Annotated[int, typer.Option(help="Sampled tokens of each turn.")] = 32,
+    seed: Annotated[int, typer.Option(help="Of the weights, the screenshots and the draws.")] = 0,
+    peer: Annotated[bool, typer.Option("--peer", help="Also time transformers' own generate.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Time sampling: many episodes at once, their screenshots included.
+
+    \b
+    Examples:
+      arpo bench train --only sample
+      arpo bench train --only sample --model random-7b --size 1920x1080 --peer --json
+    """
+    if only != "sample":
+        raise ConfigError(f"only={only}: the parts are: sample")
+    from arpo.bench import sample as bench
+    from arpo.config import parse_size
+    from arpo.envs.listing import print_json
+
+    numbers = bench.bench_sample(model, parse_size(size), episodes, turns, tokens, seed, peer)
+    if as_json:
+        print_json(numbers)
+    else:
+        bench.print_table(numbers)
+
+
+@app.command()
+def pretrain(
+    out: Annotated[str, typer.Argument(help="The folder of the checkpoint.")],
+    seconds: Annotated[float, typer.Option(help="How long to train.")] = 600.0,
+    start: Annotated[str | None, typer.Option(help="A checkpoint of an earlier run to go on from.")] = None,
+    workers: Annotated[int, typer.Option(help="Processes that make lessons.")] = 1,
+    tokens: Annotated[int, typer.Option(help="Of one batch.")] = 16_384,
+    recent: Annotated[int, typer.Option(help="Batches kept to be seen again.")] = 8,
+    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-3,
+    seed: Annotated[int, typer.Option(help="Of the weights and the lessons.")] = 0,
+) -> None:
+    """Make a small agent that reads the pocket desktop and imitates its experts.
+
+    A line of JSON every half minute: words read by the visual tokens, tokens and whole answers that are right, on
+    instances that are never taught.
+
+    \b
+    Examples:
+      arpo pretrain runs/base --seconds 600                          on a laptop, a taste
+      arpo pretrain runs/base --workers 15 --tokens 49152 --recent 1000     on a GPU
+      arpo pretrain runs/more --start runs/base --seconds 300        goes on
+    """
+    from pathlib import Path
+
+    from arpo.training.pretrain import Pretraining
+    from arpo.training.pretrain import pretrain as run
+
+    if seconds <= 0:
+        raise ConfigError(f"seconds={seconds:g}: must be more than 0")
+    place = Path(start) if start else None
+    run(Pretraining(Path(out), seconds, place, workers=workers, tokens=tokens, recent=recent, lr=lr, seed=seed))
+
+
 @app.command()
 def doctor() -> None:
-    """What works on this machine, and the one command that enables each missing part."""
+    """What works on this machine.
+
+    And for each part that is missing the one command that enables it.
+    """
     from arpo.doctor import diagnose, print_findings
 
     print_findings(diagnose())
@@ -152,11 +276,20 @@ def doctor() -> None:
 
 def main() -> None:
     """The `arpo` command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # also a terminal that knows only ASCII gets an answer
     try:
         app(prog_name="arpo")
     except ArpoError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
+        _end(str(error))
+    except OSError as error:  # what no command foresees: a disk that is full, a file that goes away
+        _end(f"{error.filename or 'cannot write'}: {error.strerror}")
+
+
+def _end(line: str) -> NoReturn:
+    print(f"error: {line}", file=sys.stderr)
+    sys.exit(2)
 
 
 if __name__ == "__main__":

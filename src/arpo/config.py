@@ -72,19 +72,38 @@ class TasksConfig(Section):
 
 class AgentConfig(Section):
     dialect: Literal["uitars"] = Field(default="uitars", description="the model family's prompt and action grammar")
-    prompt_file: str | None = Field(default=None, description="a file whose text replaces the dialect's own prompt")
+    prompt_file: Path | None = Field(
+        default=None, strict=False, description="a file with {instruction} in it that replaces the dialect's own prompt"
+    )
     screenshots: int | None = Field(
         default=None, ge=1, description="how many of the last screenshots it sees; null: all"
     )
     block: int = Field(
-        default=4, ge=1, description="how many old screenshots are dropped at a time, once there are too many"
+        default=1, ge=1, description="how many old screenshots are dropped at a time, once there are too many"
     )
+
+    @pydantic.field_validator("block")
+    @classmethod
+    def _no_larger_than_what_is_shown(cls, block: int, others: pydantic.ValidationInfo) -> int:
+        screenshots = others.data.get("screenshots")
+        if screenshots is not None and block > screenshots:
+            raise ValueError(f"must be at most agent.screenshots, which is {screenshots}")
+        return block
+
+
+class EvalConfig(Section):
+    trials: int = Field(default=1, ge=1, description="how often each task is tried")
+    temperature: float = Field(default=0.6, ge=0, description="of sampling; 0: always the likeliest token")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="of the likeliest tokens, the share that is drawn from")
+    max_tokens: int = Field(default=256, ge=1, description="of one reply; a longer one is cut off")
+    n_envs: int = Field(default=16, ge=1, description="how many episodes run at once; changes no result")
 
 
 class Config(Section):
     env: EnvConfig = Field(default=EnvConfig(), description="the computer")
     tasks: TasksConfig = Field(default=TasksConfig(), description="what is to be done on it")
     agent: AgentConfig = Field(default=AgentConfig(), description="who does it")
+    eval: EvalConfig = Field(default=EvalConfig(), description="how it is judged")
     seed: int = Field(default=0, ge=0, description="of every random choice")
 
 
@@ -121,7 +140,7 @@ def parse_size(text: str) -> tuple[int, int]:
 
 def to_yaml(config: Config) -> str:
     """The configuration as a YAML file that loads again to the same, each field with its meaning as a comment."""
-    return "\n".join(_lines(Config, config.model_dump())) + "\n"
+    return "\n".join(_lines(Config, config.model_dump(mode="json"))) + "\n"
 
 
 def _lines(section: type[BaseModel], values: dict[str, Any], indent: str = "") -> Iterator[str]:
@@ -166,7 +185,8 @@ def _read(source: str) -> dict[str, Any]:
         except UnicodeDecodeError:
             raise ConfigError(f"{source}: not a text file in UTF-8") from None
         except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-            raise ConfigError(f"{source!r}: cannot be read: {error}") from None
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise ConfigError(f"{source!r}: cannot be read: {reason}") from None
     values = _yaml(text, source)
     if values is None:
         return {}
@@ -191,7 +211,7 @@ def _yaml(text: str, source: str) -> Any:
 def _override(values: dict[str, Any], override: str) -> None:
     """Put the value of "a.b=value" into nested settings, in place."""
     key, equals, text = override.partition("=")
-    if not equals or not key:
+    if not equals or not key or not key.isprintable():
         raise ConfigError(f"{_clipped(override)}: a setting is written key=value, as in seed=3")
     *sections, name = key.split(".")
     for section in sections:
@@ -207,8 +227,13 @@ def _override(values: dict[str, Any], override: str) -> None:
 _TEXTS = {
     "int_type": "must be a whole number",
     "string_type": "must be text",
+    "path_type": "must be the path of a file",
+    "string_unicode": "must be text in UTF-8",
     "string_too_short": "must not be empty",
-    "greater_than_equal": "must be at least {ge}",
+    "float_type": "must be a number",
+    "greater_than_equal": "must be at least {ge:g}",
+    "greater_than": "must be more than {gt:g}",
+    "less_than_equal": "must be at most {le:g}",
     "literal_error": "must be {expected}",
 }
 

@@ -16,8 +16,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from arpo.envs.base import BACKENDS, Backend, catalog, make
-from arpo.errors import ArpoError
 from arpo.tasks.load import load_tasks
+
+PIP = f"{sys.executable} -m pip install"  # into the environment that this command runs in, whatever is active
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +36,7 @@ def diagnose() -> list[Finding]:
 
 
 def _python() -> Finding:
-    return Finding(
-        "Python",
-        sys.version_info >= (3, 11),
-        f"{platform.python_version()} on {platform.system()} {platform.machine()}",
-        "make PYTHON=python3.11 install",
-    )
+    return Finding("Python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
 
 
 def _fonts() -> Finding:
@@ -48,8 +44,8 @@ def _fonts() -> Finding:
     return Finding(
         "Pillow with FreeType",
         version is not None,
-        f"FreeType {version}" if version else "this Pillow was built without it: no captions under pictures",
-        "pip install --force-reinstall --only-binary :all: pillow",
+        f"FreeType {version}" if version else "this Pillow was built without it: no text on any screen",
+        f"{PIP} --force-reinstall --only-binary :all: pillow",
     )
 
 
@@ -61,15 +57,15 @@ def _backend(backend: Backend) -> Finding:
         env.reset(tasks[0], 0)
         env.score()
         env.close()
-    except (ArpoError, ImportError) as error:
-        return Finding(what, False, str(error), "pip install --force-reinstall arpo")
+    except Exception as error:  # whatever is broken is what is asked for here
+        return Finding(what, False, f"{type(error).__name__}: {error}", "make clean install")
     return Finding(what, True, f"{backend.about}; {len(tasks)} training tasks")
 
 
 def _gymnasium() -> Finding:
     found = importlib.util.find_spec("gymnasium") is not None
     detail = 'gymnasium.make("arpo/Pocket-v0") after `import arpo.envs.gym`' if found else "not installed"
-    return Finding("extra gym", found, detail, "pip install 'arpo[gym]'")
+    return Finding("extra gym", found, detail, f"{PIP} 'gymnasium>=1.1'")
 
 
 def print_findings(findings: list[Finding]) -> None:

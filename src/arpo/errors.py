@@ -6,7 +6,8 @@
     ├── ParseError            the model's: a reply without a valid action; an outcome, never a crash
     ├── ActionError           the caller's: an action that this screen or this moment does not allow; nothing happened
     ├── EnvError              the machinery's: a desktop that died or hung; the episode is tried again, never scored
-    └── EngineError           the machinery's: the sampler died or hung; likewise
+    ├── EngineError           the machinery's: the sampler died or hung; likewise
+    └── ContextTooLong        the episode's: a prompt that the model cannot take; an outcome, nothing is cut
 
 A ValueError or an assert that escapes is a bug of ours, not one of these.
 """
@@ -38,3 +39,7 @@ class EnvError(ArpoError):
 
 class EngineError(ArpoError):
     """An engine failed as a machine. Never a property of the agent, so never a reward."""
+
+
+class ContextTooLong(ArpoError):
+    """A prompt that does not fit into the model's context. An outcome of the episode; nothing is cut silently."""

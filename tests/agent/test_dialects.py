@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from vocabularies import QwenVocabulary
 
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
-from arpo.agent.dialects import DIALECTS, PROMPT, SYSTEM, Conversation, UITars, flatten
+from arpo.agent.dialects import PROMPT, SYSTEM, Conversation, UITars, flatten, make_dialect
 from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
+from arpo.config import load_config
 from arpo.errors import ConfigError, ParseError
 from arpo.types import Image, Observation, Reply
 
@@ -40,8 +41,26 @@ def images_of(conversation: Conversation, context: tuple[int, ...]) -> list[str]
     return [s.hash for index in context if isinstance(s := conversation.segments[index], Image)]
 
 
-def test_uitars_is_a_dialect_by_name() -> None:
-    assert DIALECTS["uitars"] is UITars
+# Settings
+
+
+def test_the_settings_of_the_agent_reach_the_dialect(vocabulary: Vocabulary, tmp_path: Path) -> None:
+    path = tmp_path / "prompt.txt"
+    path.write_text("Do this: {instruction}", encoding="utf-8")
+    settings = [f"agent.prompt_file={path}", "agent.screenshots=3", "agent.block=2"]
+    dialect = make_dialect(load_config(None, settings).agent, vocabulary)
+    assert isinstance(dialect, UITars)
+    assert dialect.prompt("Go.") == "Do this: Go."
+    conversation, contexts = play(dialect, 4)
+    assert images_of(conversation, contexts[2]) == ["screen-0", "screen-1", "screen-2"]
+    assert images_of(conversation, contexts[3]) == ["screen-2", "screen-3"]
+
+
+def test_the_settings_by_default_are_our_prompt_and_the_full_history(vocabulary: Vocabulary) -> None:
+    dialect = make_dialect(load_config(None, []).agent, vocabulary)
+    assert dialect.prompt("Go.") == PROMPT.replace("{instruction}", "Go.")
+    conversation, contexts = play(dialect, 6)
+    assert len(images_of(conversation, contexts[-1])) == 6
 
 
 # Prompts

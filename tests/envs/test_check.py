@@ -63,6 +63,16 @@ class SaysAnotherSize(FakeEnv):
         return dataclasses.replace(super().observe(), width=97)
 
 
+class Shrinks(FakeEnv):
+    """The screen as it was, but `size` says something else after the first look."""
+
+    def observe(self) -> Observation:
+        self.size = (96, 64)
+        seen = super().observe()
+        self.size = (95, 64)
+        return seen
+
+
 class BrokenImage(FakeEnv):
     """Only on the last screens, which no other promise looks at."""
 
@@ -111,6 +121,16 @@ class LooksKeysUp(FakeEnv):
             for key in action.keys:
                 {name: name for name in KEYS}[key]
         super().refuse(action)
+
+
+class UnknownKeysEnd(FakeEnv):
+    def refuse(self, action: Action) -> None:
+        try:
+            super().refuse(action)
+        except ActionError:
+            if isinstance(action, Hotkey) and not self.ended:
+                self.last = Finish()
+            raise
 
 
 class ForgetsOnBrokenTask(FakeEnv):
@@ -220,10 +240,12 @@ BROKEN: list[tuple[type[FakeEnv], Promise, str]] = [
     (HashOfTheFile, module.observations_are_well_formed, "hash"),
     (SmallImage, module.observations_are_well_formed, "(96, 63)"),
     (SaysAnotherSize, module.observations_are_well_formed, "(97, 64)"),
+    (Shrinks, module.observations_are_well_formed, "on a screen of (95, 64) that began as (96, 64)"),
     (Clamps, module.points_off_the_screen_are_refused, "Click(x=-1, y=0"),
     (MovesBeforeRefusing, module.points_off_the_screen_are_refused, "changed the screen"),
     (RefusesInTwoLines, module.points_off_the_screen_are_refused, "one line"),
     (LooksKeysUp, module.unknown_keys_are_refused, "KeyError: 'hyperspace'"),
+    (UnknownKeysEnd, module.unknown_keys_are_refused, "a refused key ended the episode"),
     (ForgetsOnBrokenTask, module.broken_tasks_are_refused, "changed the screen"),
     (BelievesEveryTask, module.broken_tasks_are_refused, "not refused (TaskError)"),
     (ChokesOnText, module.any_text_can_be_typed, "UnicodeEncodeError"),

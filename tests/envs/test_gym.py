@@ -87,12 +87,28 @@ def test_a_refused_action_costs_a_step_and_says_why() -> None:
     assert np.array_equal(before, after)
 
 
+def test_a_screen_stays_as_it_was_seen() -> None:
+    env = PocketGym()
+    env.reset(seed=0, options={"task": "shell-open-000"})
+    screen = env.step(as_dict("wait"))[0]
+    seen = screen.copy()
+    after = env.step(as_dict("click", (25, 269)))[0]
+    assert not np.array_equal(after, screen)
+    assert np.array_equal(screen, seen)
+
+
 def test_the_same_seed_gives_the_same_task_and_screen() -> None:
     one, two = PocketGym(), PocketGym()
     for seed in (3, None, None):  # without a seed the same generator goes on
         (screen, info), (other_screen, other_info) = one.reset(seed=seed), two.reset(seed=seed)
         assert info == other_info
         assert np.array_equal(screen, other_screen)
+
+
+def test_another_seed_gives_the_same_task_another_screen() -> None:
+    env = PocketGym()
+    screens = [env.reset(seed=seed, options={"task": "shell-open-000"})[0] for seed in (1, 2)]
+    assert not np.array_equal(*screens)
 
 
 def test_every_key_of_the_action_space_exists() -> None:
@@ -112,7 +128,7 @@ def test_every_kind_means_an_action() -> None:
 def test_wrong_wishes_are_refused() -> None:
     with pytest.raises(ConfigError, match="render_mode=human"):
         PocketGym(render_mode="human")
-    with pytest.raises(TaskError, match="unknown pocket task 'trian'"):
+    with pytest.raises(TaskError, match="'trian': did you mean train"):
         PocketGym(split="trian")
     with pytest.raises(ActionError, match="reset first"):
         PocketGym().step(as_dict("wait"))

@@ -3,6 +3,7 @@
 import io
 import random
 from pathlib import Path
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -69,6 +70,24 @@ def test_an_expert_that_never_ends_is_stopped_at_the_step_limit() -> None:
     assert recording.verdict == "not solved: score 0 after 5 steps"
 
 
+def test_half_a_score_is_not_a_solution() -> None:
+    recording = recording_of([Click(3, 4)], score=0.5)
+    assert not recording.solved
+    assert recording.verdict == "not solved: score 0.5 after 1 step"
+
+
+def test_the_seed_of_the_settings_reaches_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+    load = FakeEnv.load
+    monkeypatch.setattr(FakeEnv, "load", lambda self, task, seed: (seeds.append(seed), load(self, task, seed)))
+    config = fake_config("seed=5")
+    play.play_task(config, None, "expert", str(tmp_path / "p.gif"))
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    play.play_task(config, None, "hand", str(tmp_path / "p.gif"))
+    play.play_demo(config, 2, str(tmp_path))
+    assert seeds == [5] * 4
+
+
 @pytest.mark.parametrize("ending", [".gif", ".png", ".GIF"])
 def test_an_animation_shows_each_click_unmarked_and_marked_and_then_the_end(ending: str, tmp_path: Path) -> None:
     path = tmp_path / f"play{ending}"
@@ -90,8 +109,11 @@ def test_an_action_with_a_place_is_marked_there_and_others_leave_the_screen_alon
         return
     nearest = np.abs(changed - (action.y, action.x)).sum(axis=1).min()
     assert nearest <= 12
-    red_or_blue = np.abs(marked[..., 0] - marked[..., 2]).max()
-    assert red_or_blue > 100
+    redness = marked[..., 0] - marked[..., 2]
+    if isinstance(action, Click) and action.button == "right":
+        assert redness.min() < -100 and redness.max() < 100
+    else:
+        assert redness.max() > 100 and redness.min() > -100
 
 
 def test_every_action_can_be_drawn_and_told(tmp_path: Path) -> None:
@@ -193,8 +215,10 @@ def test_a_task_is_played_by_the_expert_into_the_file_named(tmp_path: Path, caps
         ("press-9", "expert", "x.gif", "unknown task 'press-9'"),
         ("press-1", "robot", "x.gif", "by=robot: must be expert or hand"),
         ("press-1", "expert", "x.jpeg", "out=x.jpeg: must end in .gif or .png"),
-        ("press-1", "expert", "/dev/null/x.gif", "out=/dev/null: (File exists|Not a directory)"),
+        ("press-1", "expert", "/dev/null/x.gif", "out=/dev/null/x.gif: /dev/null is a file and not a folder"),
         ("press-1", "expert", f"/tmp/{'x' * 300}.gif", "out=.*: File name too long"),
+        ("", "expert", "x.gif", "unknown task ''"),
+        ("press-1", "expert", "", "out=: must end in .gif or .png"),
     ],
 )
 def test_a_wrong_wish_is_refused_before_anything_is_played(task: str, by: str, out: str, reason: str) -> None:
@@ -211,6 +235,22 @@ def test_the_demo_leaves_a_strip_and_an_animation_for_each_task(
     assert capsys.readouterr().out.startswith(f"2 of 2 tasks solved. Look at {out}/strip.png")
 
 
+def test_the_strip_of_a_long_demo_shows_its_first_tasks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(play, "STRIP_ROWS", 2)
+    heights = []
+    for count in (1, 2, 3):
+        assert play.play_demo(fake_config(), count, str(tmp_path))
+        heights.append(frames_of(tmp_path / "strip.png")[0].height)
+    assert heights[2] == heights[1] == 2 * heights[0]
+
+
+def test_an_episode_that_is_broken_off_leaves_no_empty_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Expert, "act", Mock(side_effect=KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        play.play_task(fake_config(), "press-1", "expert", str(tmp_path / "p.gif"))
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_demo_tells_of_an_expert_that_failed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -223,8 +263,10 @@ def test_the_demo_tells_of_an_expert_that_failed(
 
 def test_the_demo_refuses_a_folder_or_a_number_that_cannot_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="File exists"):
+    with pytest.raises(ConfigError, match="file is a file and not a folder"):
         play.play_demo(fake_config(), 1, str(tmp_path / "file"))
+    with pytest.raises(ConfigError, match="demo=4: must be at most 3, the tasks of train"):
+        play.play_demo(fake_config(), 4, str(tmp_path))
     with pytest.raises(ConfigError, match="demo=0: must be at least 1"):
         play.play_demo(fake_config(), 0, str(tmp_path))
     with pytest.raises(TaskError):

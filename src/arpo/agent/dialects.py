@@ -29,6 +29,7 @@ from arpo.agent.actions import Action, points
 from arpo.agent.coordinates import Scaling
 from arpo.agent.grammar import BOX_END, BOX_START, Parsed
 from arpo.agent.vocabulary import Vocabulary
+from arpo.config import AgentConfig
 from arpo.errors import ConfigError
 from arpo.types import Image, Observation, Reply, Segment, Tokens
 
@@ -129,6 +130,13 @@ class UITars:
 
 
 DIALECTS = {"uitars": UITars}
+
+
+def make_dialect(agent: AgentConfig, vocabulary: Vocabulary) -> UITars:
+    """The dialect that the settings under `agent` describe."""
+    return DIALECTS[agent.dialect](
+        vocabulary, prompt_file=agent.prompt_file, screenshots=agent.screenshots, block=agent.block
+    )
 
 
 class Conversation:
@@ -241,7 +249,7 @@ class _Chat:
 def _read_prompt(path: Path) -> str:
     try:
         template = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # not there, not text, not a path
         raise ConfigError(f"the prompt file {path} cannot be read: {error}") from error
     if _SLOT not in template:
         raise ConfigError(f"the prompt file {path} does not say where the instruction goes: it needs {_SLOT}")

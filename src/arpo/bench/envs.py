@@ -6,6 +6,7 @@ all steps are of either kind; several environments take turns on one thread. Wha
     a step      acting and drawing the screen as pixels; not the expert's thinking
     a reset     setting the task up and drawing the first screen
     encoding    from pixels to the stored image and its hash, apart from both
+    the floor   copying a finished screen once: no drawing of whole screens can take less
 
 Nothing is timed before every environment has played once around. Memory is weighed before all that: a process that
 has worked for a while holds freed memory in which further environments fit without its growing, and 0 MB would be read.
@@ -20,12 +21,14 @@ import random
 import resource
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import numpy as np
 from rich.console import Console
+from rich.progress import track
 from rich.table import Table
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type, Wait
@@ -35,7 +38,12 @@ from arpo.errors import ConfigError
 from arpo.tasks.load import load_tasks, spread
 from arpo.types import Task
 
+T = TypeVar("T")
+
+MOST_ENVS = 1024  # more would only fill the memory
 MORE_ENVS = 64  # made to see what each further one costs in memory: so many that their sum stands out of the noise
+PARTS = 20  # of the timed steps, for the progress bar
+COPIES = 200  # of a screen, for the floor
 
 
 @runtime_checkable
@@ -68,24 +76,29 @@ class Clock:
 
 def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: int) -> dict[str, Any]:
     """The numbers, under the names that `--json` prints."""
-    for name, value in (("n-envs", n_envs), ("steps", steps)):
-        if value < 1:
-            raise ConfigError(f"{name}={value}: must be at least 1")
+    if not 1 <= n_envs <= MOST_ENVS:
+        raise ConfigError(f"n-envs={n_envs}: must be from 1 to {MOST_ENVS}")
+    for name, value, least in (("steps", steps, 1), ("seed", seed, 0)):
+        if value < least:
+            raise ConfigError(f"{name}={value}: must be at least {least}")
     tasks = spread(load_tasks(env, catalog(env).SPLITS[0]))
     mb_per_env = _mb_per_env(env, size, tasks, seed)
     clock = Clock()
     envs = [_make(env, size) for _ in range(n_envs)]
     # Each environment starts at another place of the list, so that they do not all do the same.
     players = [_play(env, one, tasks[i:] + tasks[:i], seed + i, clock) for i, one in enumerate(envs)]
-    for player in players:
+    for player in _bar("warming up", players):
         for _ in itertools.takewhile(lambda begun: begun < 3, player):  # one expert's and one random episode
             pass
     for warm_up in (clock.steps, clock.resets, clock.encodes):
         warm_up.clear()
-    for player in itertools.cycle(players):
-        next(player)
-        if len(clock.steps) >= steps and clock.resets:
-            break
+    turns = itertools.cycle(players)
+    for part in _bar("timing", range(1, PARTS + 1)):
+        while len(clock.steps) < steps * part // PARTS:
+            next(next(turns))
+    while not clock.resets:
+        next(next(turns))
+    floor_s = _copying_s(envs[0].pixels())
     for one in envs:
         one.close()
     reset_ms = sorted(1e3 * seconds for seconds in clock.resets)
@@ -97,6 +110,7 @@ def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: i
         "steps": len(clock.steps),
         "seed": seed,
         "steps_per_s": len(clock.steps) / sum(clock.steps),
+        "floor_steps_per_s": 1 / floor_s,
         "reset_ms_p50": _percentile(reset_ms, 50),
         "reset_ms_p95": _percentile(reset_ms, 95),
         "resets_per_min": 6e4 / statistics.fmean(reset_ms),
@@ -111,6 +125,7 @@ def print_table(numbers: dict[str, Any]) -> None:
     table = Table("", "", show_header=False, box=None)
     rows = (
         ("steps a second, drawn", f"{numbers['steps_per_s']:,.0f}"),
+        ("copies of a screen a second, the floor", f"{numbers['floor_steps_per_s']:,.0f}"),
         ("reset, median", f"{numbers['reset_ms_p50']:.2f} ms"),
         ("reset, 95th percentile", f"{numbers['reset_ms_p95']:.2f} ms"),
         ("resets a minute", f"{numbers['resets_per_min']:,.0f}"),
@@ -122,6 +137,23 @@ def print_table(numbers: dict[str, Any]) -> None:
     console = Console(highlight=False)
     console.print(title, soft_wrap=True)
     console.print(table)
+
+
+def _bar(what: str, sequence: Sequence[T]) -> Iterable[T]:
+    """A progress bar that is drawn between the items alone: a thread that draws it would be timed with them."""
+    console = Console(stderr=True)
+    return track(sequence, what, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
+
+
+def _copying_s(pixels: Pixels) -> float:
+    """How long it takes to write a screen's bytes once, the median of many."""
+    copy = np.empty_like(pixels)
+    taken = []
+    for _ in range(COPIES):
+        before = time.perf_counter()
+        np.copyto(copy, pixels)
+        taken.append(time.perf_counter() - before)
+    return statistics.median(taken)
 
 
 def _make(env: str, size: tuple[int, int]) -> Drawn:
@@ -210,7 +242,7 @@ def _mb_per_env(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -
     first = played(tasks[0])
     gc.collect()
     before = _resident_mb()
-    more = [played(task) for task in itertools.islice(itertools.cycle(tasks), MORE_ENVS)]
+    more = [played(task) for task in _bar("weighing", list(itertools.islice(itertools.cycle(tasks), MORE_ENVS)))]
     gc.collect()
     grown = _resident_mb() - before
     for one in (first, *more):

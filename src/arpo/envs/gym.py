@@ -95,7 +95,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
         self._task = get_task(options["task"]) if options and "task" in options else self._tasks[choice]
         self._env.load(self._task, env_seed)
         self._steps = 0
-        return self._env.pixels().copy(), self._info(self._task)
+        return self._env.pixels(), self._info(self._task)
 
     def step(self, action: ActionDict) -> tuple[Screen, float, bool, bool, dict[str, Any]]:
         if self._task is None:
@@ -109,10 +109,10 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
         terminated = self._env.ended
         truncated = not terminated and self._steps >= self._task.max_steps
         reward = self._env.score() if terminated or truncated else 0.0
-        return self._env.pixels().copy(), reward, terminated, truncated, self._info(self._task) | info
+        return self._env.pixels(), reward, terminated, truncated, self._info(self._task) | info
 
     def render(self) -> Screen | None:
-        return self._env.pixels().copy() if self.render_mode == "rgb_array" else None
+        return self._env.pixels() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
         self._env.close()

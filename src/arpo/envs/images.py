@@ -3,7 +3,7 @@
 Equal screens have equal hashes whatever encoded them, so the hash is taken over decoded RGB pixels and the size.
 
 PNG is written here in a few lines instead of by Pillow: screens are flat areas, for which the format's "no filter"
-rows compress as well as Pillow's adaptive filters and take a third of the time (0.6 ms against 2.0 ms at 448x280).
+rows compress as well as Pillow's adaptive filters and take a third of the time.
 A palette would need its colours counted first, which costs more than it saves.
 """
 

@@ -37,6 +37,7 @@ def _describe(name: str) -> dict[str, Any]:
                 "domains": len({task.domain for task in tasks}),
                 "families": len({family(task) for task in tasks}),
                 "infeasible": sum(not task.feasible for task in tasks) / max(1, len(tasks)),
+                "ids": catalog(name).task_list(split),
             }
         )
     return {"name": name, "about": known.about, "deterministic": known.deterministic, "splits": splits}
@@ -54,6 +55,7 @@ def print_tables(listed: dict[str, Any]) -> None:
             counts = (str(row[column]) for column in ("tasks", "domains", "families"))
             table.add_row(row["split"], *counts, f"{row['infeasible']:.0%}")
         console.print(table)
+    console.print("The ids of the tasks: arpo envs list --json")
 
 
 def check_and_print(name: str, size: tuple[int, int]) -> bool:

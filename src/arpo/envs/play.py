@@ -1,8 +1,9 @@
 """Plays tasks in front of people: by the scripted expert or by hand from a terminal, recorded as pictures.
 
-record(env, make_expert("pocket", task), task, seed=0)      the expert's episode
-play_by_hand(env, task, 0, sys.stdin, Path("play.gif"))     a person's, an action a line
-play_demo("pocket", (448, 280), 10, 0, Path("demo"))        ten tasks, a strip and an animation for each
+    play_task(config, "mail-reply-002", "expert", None)     one task, as mail-reply-002.gif
+    play_demo(config, 10, "demo")                           ten tasks, a strip and an animation for each
+
+Both are what `arpo envs play` calls.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import sys
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.markup import escape
@@ -33,34 +34,14 @@ HELP = """One action a line, points in screen pixels; an empty line or wait() on
   type(content='hello\\n')   hotkey(key='ctrl s')   scroll(start_box='(200,140)', direction='down')
   finished(content='an answer')   fail()"""
 
-
-class Control(Protocol):
-    """One thing on the screen."""
-
-    @property
-    def kind(self) -> str: ...
-
-    @property
-    def label(self) -> str: ...
-
-    @property
-    def box(self) -> tuple[int, int, int, int]: ...
-
-    @property
-    def state(self) -> tuple[str, ...]: ...
-
-    @property
-    def value(self) -> str: ...
-
-    @property
-    def window(self) -> str: ...
+STRIP_ROWS = 20  # a taller picture takes long to open, and nobody looks at all of it
 
 
 @runtime_checkable
 class Parses(Protocol):
-    """An environment that can say what is on its screen."""
+    """An environment that can say what is on its screen: controls with kind, label, box, state, value and window."""
 
-    def parse(self) -> Sequence[Control]: ...
+    def parse(self) -> Sequence[Any]: ...
 
 
 def record(env: Env, expert: Expert, task: Task, seed: int) -> Recording:
@@ -79,9 +60,9 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
     """One task, by the expert or by hand, written as a moving picture. False where the expert did not solve it."""
     if by not in ("expert", "hand"):
         raise ConfigError(f"by={by}: must be expert or hand")
-    task = load_tasks(config.env.name, task_id or config.tasks.source)[0]
+    task = load_tasks(config.env.name, config.tasks.source if task_id is None else task_id)[0]
     env = make(config.env.name, size=config.env.size)
-    path = Path(out or f"{task.id}.gif")
+    path = Path(f"{task.id}.gif" if out is None else out)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"out={out}: must end in {' or '.join(FORMATS)}")
     _make_sure_of(path)
@@ -89,7 +70,7 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
     if by == "hand":
         if isinstance(sys.stdin, io.TextIOWrapper):
             sys.stdin.reconfigure(errors="replace")  # bytes that are no text make a bad line and not a crash
-        recording = play_by_hand(env, task, config.seed, sys.stdin, path, console)
+        recording = play_by_hand(env, task, config.seed, sys.stdin or (), path, console)
     else:
         recording = record(env, make_expert(config.env.name, task), task, config.seed)
         console.print(f"{task.id}: {task.instruction}", markup=False, soft_wrap=True)
@@ -108,23 +89,27 @@ def play_demo(config: Config, count: int, out: str) -> bool:
     """The expert solves `count` tasks, as different as there are; pictures go to a folder. Whether it solved all."""
     if count < 1:
         raise ConfigError(f"demo={count}: must be at least 1")
-    tasks = spread(load_tasks(config.env.name, config.tasks.source))[:count]
+    tasks = spread(load_tasks(config.env.name, config.tasks.source))
+    if count > len(tasks):
+        raise ConfigError(f"demo={count}: must be at most {len(tasks)}, the tasks of {config.tasks.source}")
     env = make(config.env.name, size=config.env.size)
     folder = Path(out)
     _make_sure_of(folder / "strip.png")
     console = Console(stderr=True, highlight=False)
-    recordings: list[Recording] = []
-    for task in track(tasks, "The expert at work", console=console):
+    solved = 0
+    in_strip: list[Recording] = []
+    for task in track(tasks[:count], "The expert at work", console=console):
         recording = record(env, make_expert(config.env.name, task), task, config.seed)
-        recordings.append(recording)
+        solved += recording.solved
+        if len(in_strip) < STRIP_ROWS:
+            in_strip.append(recording)
         colour = "green" if recording.solved else "red"
         console.print(f"[{colour}]{recording.verdict:<18}[/] {escape(task.instruction)}", soft_wrap=True)
         save_animation(recording, folder / f"{task.id}.gif")
     env.close()
-    save_strip(recordings, folder / "strip.png")
-    solved = sum(recording.solved for recording in recordings)
-    print(f"{solved} of {len(recordings)} tasks solved. Look at {folder / 'strip.png'}; each moves in {folder}/*.gif")
-    return solved == len(recordings)
+    save_strip(in_strip, folder / "strip.png")
+    print(f"{solved} of {count} tasks solved. Look at {folder / 'strip.png'}; each moves in {folder}/*.gif")
+    return solved == count
 
 
 def play_by_hand(env: Env, task: Task, seed: int, lines: Iterable[str], out: Path, console: Console) -> Recording:
@@ -169,6 +154,11 @@ def _make_sure_of(path: Path) -> None:
     """Find out before the episode, and not after it, whether a file can be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        existed = path.exists()
         path.open("ab").close()
+        if not existed:
+            path.unlink()  # an empty picture would be left behind if the episode were broken off
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ConfigError(f"out={path}: {error.filename} is a file and not a folder") from None
     except OSError as error:
-        raise ConfigError(f"out={error.filename}: {error.strerror}") from None
+        raise ConfigError(f"out={path}: {error.strerror}") from None

@@ -10,6 +10,7 @@ form; the file wins, since whoever put it there meant it. Whatever is wrong ends
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import json
 import re
@@ -34,6 +35,8 @@ def load_tasks(env: str, spec: str) -> list[Task]:
     try:
         return [known.get_task(spec)]
     except TaskError as error:
+        if near := difflib.get_close_matches(spec, known.SPLITS, n=1):
+            raise TaskError(f"unknown split or task {spec!r}: did you mean {near[0]}?") from None
         raise TaskError(f"{error} (a split would be one of {', '.join(known.SPLITS)}; a file ends in .json)") from None
 
 
@@ -132,7 +135,7 @@ def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError:
         raise TaskError(f"{path}: not a text file in UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name

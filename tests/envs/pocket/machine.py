@@ -3,16 +3,25 @@
 from arpo.agent.actions import Action, Click, Hotkey
 from arpo.envs.pocket import Control, PocketEnv
 from arpo.envs.pocket.catalog import get_task
+from arpo.envs.pocket.vfs import Files
 
 
 class Machine:
-    """An environment whose desktop starts without windows."""
+    """An environment that starts as a task does, or else without windows, files and mails."""
 
-    def __init__(self, task: str = "shell-open-000", seed: int = 0, size: tuple[int, int] = (448, 280)) -> None:
+    def __init__(self, task: str = "", seed: int = 0, size: tuple[int, int] = (448, 280)) -> None:
         self.env = PocketEnv(size)
-        self.env.load(get_task(task), seed)
+        self.env.load(get_task(task or "shell-open-000"), seed)
         self.desk = self.env.desk
-        self.desk.windows.clear()
+        if not task:
+            self.desk.windows.clear()
+            self.desk.files = Files()
+            self.desk.stores.clear()
+
+    def refresh(self) -> None:
+        """Let the environment see what a test has changed behind its back."""
+        self.env.restore(self.env.snapshot())
+        self.desk = self.env.desk
 
     def find(self, label: str, kind: str = "", window: str = "") -> Control:
         found = [

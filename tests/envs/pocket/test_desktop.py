@@ -1,10 +1,13 @@
 """The shell: what clicks, keys, drags and scrolls do to windows, menus and dialogs, seen through the screen parse."""
 
+import time
+
 import pytest
 from machine import Machine
 
 from arpo.agent.actions import Click, Drag, Hotkey, Scroll, Type
-from arpo.envs.pocket.desktop import MAX_WINDOWS
+from arpo.envs.pocket.desktop import MAX_WINDOWS, SPARE, TASKBAR
+from arpo.envs.pocket.vfs import DEEPEST, DISK_LIMIT
 from arpo.errors import ActionError
 
 
@@ -77,6 +80,43 @@ def test_a_click_beside_an_open_menu_only_closes_it(machine: Machine) -> None:
     assert not machine.shows("Save as", kind="menuitem") and machine.titles == ["Untitled"]
 
 
+def test_a_click_on_another_menus_name_opens_that_one(machine: Machine) -> None:
+    machine.desk.launch("Editor", (100, 20))
+    machine.click("File", kind="menu")
+    machine.click("Edit", kind="menu")
+    assert machine.shows("Select all", kind="menuitem") and not machine.shows("Save as", kind="menuitem")
+    machine.click("Edit", kind="menu")
+    assert machine.desk.menu is None
+
+
+def test_a_typed_enter_chooses_from_a_menu_and_letters_close_it(machine: Machine) -> None:
+    machine.keys("win")
+    machine.keys("up")
+    machine.do(Type("\n"))
+    assert machine.titles == ["Settings"]  # the last entry
+    machine.keys("win")
+    machine.do(Type("abc"))
+    assert machine.desk.menu is None
+    machine.keys("win")
+    machine.keys("win")
+    assert machine.desk.menu is None
+
+
+def test_an_icon_and_a_taskbar_entry_have_context_menus(machine: Machine) -> None:
+    machine.click("Editor", kind="icon", button="right")
+    machine.click("Open", kind="menuitem")
+    machine.do(Type("hello"))
+    machine.click("*Untitled", kind="task", button="right")
+    machine.click("Minimise", kind="menuitem")
+    assert machine.titles == []
+    machine.click("*Untitled", kind="task", button="right")
+    machine.click("Close", kind="menuitem")
+    assert machine.shows("Unsaved changes", kind="title")
+    machine.click("*Untitled", kind="task", button="right")
+    machine.click("Close", kind="menuitem")
+    assert len(machine.desk.windows[-1].dialogs) == 1  # the question is asked once
+
+
 def test_arrow_keys_and_enter_choose_from_a_menu_and_esc_closes_it(machine: Machine) -> None:
     machine.keys("win")
     machine.keys("down")
@@ -118,7 +158,8 @@ def test_closing_unsaved_work_asks_and_each_answer_does_what_it_says(machine: Ma
     machine.click("close", kind="close")
     machine.click("Save", kind="button")
     machine.do(Type("hello.txt\n"))
-    assert machine.desk.files.read("/Documents/hello.txt") == "hello"
+    assert machine.titles == [] and machine.desk.files.read("/Documents/hello.txt") == "hello"
+    machine.desk.open_file("/Documents/hello.txt")
     machine.do(Type(" again"))
     machine.click("close", kind="close")
     machine.click("Discard", kind="button")
@@ -219,3 +260,121 @@ def test_an_unknown_key_is_refused_and_nothing_happens(machine: Machine) -> None
     with pytest.raises(ActionError, match="unknown key 'hyper'"):
         machine.keys("ctrl", "hyper")
     assert (machine.env.pixels() == before).all()
+
+
+def test_a_capital_letter_and_shift_with_a_letter_type_a_capital(machine: Machine) -> None:
+    machine.desk.launch("Editor")
+    machine.do(Hotkey(("shift", "a")), Hotkey(("B",)), Hotkey(("c",)), Hotkey(("space",)), Hotkey(("+",)))
+    assert machine.find("text", kind="area").value == "ABc +"
+
+
+def test_shift_and_tab_go_back_to_the_field_before(machine: Machine) -> None:
+    machine.desk.launch("Editor", (100, 20))
+    machine.do(Type("one two"), Hotkey(("ctrl", "h")), Type("two\tsix"), Hotkey(("shift", "tab")), Type("one\n"))
+    assert machine.find("text", kind="area").value == "six two"
+
+
+def test_alt_and_an_arrow_go_back_in_the_browser_while_the_address_is_edited(machine: Machine) -> None:
+    machine.desk.launch("Browser")
+    machine.do(Hotkey(("ctrl", "l")), Type("news.web\n"), Hotkey(("ctrl", "l")), Hotkey(("alt", "left")))
+    assert machine.find("Address", kind="field").value == "home.web"
+
+
+def test_a_file_that_is_open_is_not_opened_twice(machine: Machine) -> None:
+    machine.desk.files.write("/Documents/plan.txt", "buy milk")
+    for app in ("Files", "Calculator", "Files"):
+        machine.desk.launch(app, (0, 0))
+        if app == "Files":
+            machine.desk.open_file("/Documents/plan.txt")
+    assert sorted(machine.titles) == ["Calculator", "Files", "plan.txt"] and machine.titles[-1] == "plan.txt"
+
+
+def test_the_editor_opens_any_file_as_text(machine: Machine) -> None:
+    machine.desk.files.write("/Documents/plan.csv", "a,b")
+    machine.desk.launch("Editor", (100, 20))
+    machine.do(Hotkey(("ctrl", "o")), Type("plan.csv\n"))
+    assert machine.titles == ["plan.csv"] and machine.find("text", kind="area").value == "a,b"
+
+
+def test_a_file_cannot_be_saved_under_the_name_of_a_folder(machine: Machine) -> None:
+    machine.desk.files.make_folder("/Documents/trips")
+    machine.desk.launch("Editor")
+    machine.do(Type("hello"), Hotkey(("ctrl", "s")), Type("trips\n"))
+    assert machine.shows("A folder has this name.") and "/Documents/trips" not in machine.desk.files.files
+
+
+@pytest.mark.parametrize("size", [(336, 224), (448, 230), (448, 280), (1920, 1080)])
+def test_every_window_leaves_room_to_be_moved(size: tuple[int, int]) -> None:
+    machine = Machine(size=size)
+    for app in machine.desk.apps:
+        w, h = machine.desk.window_size(machine.desk.apps[app])
+        assert w <= machine.desk.w - SPARE and h <= machine.desk.h - TASKBAR - SPARE
+
+
+def test_a_menu_with_a_very_long_entry_stays_on_the_screen_and_says_that_it_is_cut() -> None:
+    machine = Machine(size=(336, 224))
+    machine.desk.launch("Browser", (0, 0))
+    address = "x" * 150
+    machine.do(Hotkey(("ctrl", "l")), Type(f"{address}\n"), Hotkey(("ctrl", "d")))
+    machine.click("Bookmarks", kind="menu")
+    entry = machine.find(address, kind="menuitem")
+    assert "cut" in entry.state and entry.box[2] <= 336
+    machine.click(address, kind="menuitem")
+    assert machine.find("Address", kind="field").value == address
+
+
+def test_a_long_text_in_a_field_shows_its_end_while_edited_and_its_beginning_after(machine: Machine) -> None:
+    machine.desk.launch("Mail", (60, 0))
+    machine.do(Hotkey(("ctrl", "n")), Type("Ada\tfirst " + "word " * 20 + "last"))
+    assert {"last"} <= set(dict(machine.env.words())) and "first" not in dict(machine.env.words())
+    machine.do(Type("\t"))
+    assert "first" in dict(machine.env.words()) and "last" not in dict(machine.env.words())
+
+
+def test_folders_copied_into_each_other_fill_the_disk_and_no_more(machine: Machine) -> None:
+    machine.desk.files.make_folder("/Documents/a")
+    machine.desk.launch("Files", (60, 0))
+    for i in range(14):  # each round doubles what is there: a copy of the folder goes into it
+        machine.do(Type("a"), Hotkey(("ctrl", "c")), Hotkey(("ctrl", "v")))
+        if machine.shows("The disk is full."):
+            break
+        machine.do(Hotkey(("f2",)), Type(f"n{i}\n"), Hotkey(("ctrl", "x")), Type("a\n"), Hotkey(("ctrl", "v")))
+        machine.keys("backspace")
+    assert 6 < i < 13 and len(machine.desk.files.folders) <= DISK_LIMIT
+
+
+def test_folders_within_folders_come_to_an_end(machine: Machine) -> None:
+    machine.desk.launch("Files", (60, 0))
+    for _ in range(2 * DEEPEST):
+        machine.click("File", kind="menu")
+        machine.click("New folder", kind="menuitem")
+        machine.do(Type("a\n"))
+        if machine.shows("The folders are too deep."):
+            break
+        machine.keys("enter")
+    assert max(path.count("/") for path in machine.desk.files.folders) == DEEPEST
+
+
+STRANGE = [
+    "x" * 100_000,
+    "\n" * 100_000,
+    "a\tb\n" * 30_000,
+    "\ud800\udfff",
+    "שלום",
+    "e\u0301\u0302",
+    "👩‍👩‍👧",
+    "\u3000中",
+    "𓀀" * 9999,
+]
+
+
+@pytest.mark.parametrize("app", ["Files", "Editor", "Mail", "Browser", "Sheet", "Calculator", "Settings", ""])
+def test_strange_and_endless_texts_are_typed_anywhere_within_a_second(machine: Machine, app: str) -> None:
+    if app:
+        machine.desk.launch(app)
+    for text in STRANGE:
+        for action in (Type(text), Hotkey(("enter",)), Hotkey(("ctrl", "n")), Type(text), Hotkey(("esc",))):
+            begin = time.process_time()
+            machine.do(action)
+            machine.env.pixels()
+            assert time.process_time() - begin < 1

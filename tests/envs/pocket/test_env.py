@@ -1,6 +1,7 @@
 """The pocket environment: determinism, snapshots, sizes, and what it makes of strange input."""
 
 import os
+import random
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from strategies import actions
 
-from arpo.agent.actions import Action, Click, Fail, Finish, Hotkey, Scroll, Type
+from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type
 from arpo.envs.images import decode, pixel_hash
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
@@ -73,6 +74,48 @@ def test_no_sequence_of_actions_breaks_the_desktop(task_id: str, todo: list[Acti
             x0, y0, x1, y1 = control.box
             assert 0 <= x0 < x1 <= 448 and 0 <= y0 < y1 <= 280
     assert env.pixels().shape == (280, 448, 3)
+
+
+def aimed(rng: random.Random, env: PocketEnv) -> Action:
+    """An action of somebody who sees the controls and has no idea what they are for."""
+    controls = env.parse()
+    x, y = rng.choice(controls).centre
+    keys = rng.choice(
+        ["enter", "esc", "tab", "delete", "ctrl c", "ctrl v", "ctrl x", "ctrl z", "ctrl s", "ctrl n", "f2"]
+    )
+    text = rng.choice(
+        ["a", "plan.txt", "=SUM(A1:E12)", "12+3=", "Ada", "one\ttwo\n", "\n", "x" * 999, "שלום e\u0301 👩‍👩‍👧"]
+    )
+    return rng.choice(
+        [
+            Click(x, y),
+            Click(x, y),
+            Click(x, y, count=2),
+            Click(x, y, "right"),
+            Drag(x, y, *rng.choice(controls).centre),
+            Scroll(x, y, rng.choice(["up", "down"])),  # type: ignore[arg-type]
+            Hotkey(tuple(keys.split())),
+            Type(text),
+        ]
+    )
+
+
+@pytest.mark.parametrize("size", [SMALLEST, (448, 280), LARGEST])
+def test_aimed_actions_find_no_state_that_breaks_the_desktop(size: tuple[int, int]) -> None:
+    env, rng = PocketEnv(size), random.Random(f"{size}")
+    for task_id in TRAIN[::10]:
+        env.load(get_task(task_id), 0)
+        for _ in range(60):
+            env.perform(aimed(rng, env))
+            for layer in env.frame():
+                assert 0 <= layer.x <= env.desk.w - layer.w and 0 <= layer.y <= env.desk.h - layer.h, layer.title
+            for control in env.parse():
+                x0, y0, x1, y1 = control.box
+                assert 0 <= x0 < x1 <= size[0] and 0 <= y0 < y1 <= size[1], control
+        other = PocketEnv(size)
+        other.restore(env.snapshot())
+        assert pixel_hash(other.pixels()) == pixel_hash(env.pixels()) and other.parse() == env.parse()
+        assert env.score() in (0.0, 1.0)
 
 
 def test_a_snapshot_can_be_restored_many_times_and_by_another_environment() -> None:
@@ -226,3 +269,18 @@ def test_the_words_on_the_screen_are_those_that_are_drawn_and_not_covered() -> N
     env.desk.launch("Settings", (140, 30))
     env.restore(env.snapshot())
     assert "zebra" not in dict(env.words())
+
+
+def test_a_task_whose_parameters_cannot_be_set_up_is_refused_in_one_line() -> None:
+    given = get_task("files-rename-000")
+    task = Task(
+        "mine",
+        "files",
+        "Do it.",
+        "pocket",
+        {"family": "files-rename", "params": {**given.setup["params"], "folder": "Nowhere"}},
+        {"func": "state"},
+        "mine",
+    )
+    with pytest.raises(TaskError, match="task mine: cannot be set up"):
+        PocketEnv().reset(task, 0)

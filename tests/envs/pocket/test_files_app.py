@@ -196,6 +196,20 @@ def test_delete_moves_to_the_trash_without_a_question_and_restore_brings_back(ma
     assert machine.desk.files.read("/Documents/plan.txt") == "buy milk"
 
 
+def test_a_folder_is_restored_with_all_that_is_in_it(machine: Machine) -> None:
+    machine.desk.files.write("/Documents/trips/list.txt", "tent")
+    machine.click("trips", "row")
+    machine.keys("delete")
+    machine.click("Trash", "row")
+    context(machine, "trips", "Restore")
+    assert machine.desk.files.read("/Documents/trips/list.txt") == "tent" and rows(machine) == ["old.txt"]
+
+
+def test_an_empty_folder_says_so(machine: Machine) -> None:
+    machine.click("trips", "row", count=2)
+    assert machine.shows("This folder is empty.", kind="text")
+
+
 def test_restoring_to_a_taken_name_is_a_problem(machine: Machine) -> None:
     drag(machine, "plan.txt", "Trash")
     machine.desk.files.write("/Documents/plan.txt", "new")

@@ -6,7 +6,7 @@ import pytest
 from machine import Machine
 
 from arpo.agent.actions import Drag, Scroll, Type
-from arpo.envs.pocket.apps.mail import Letter, add_message, fill, letters
+from arpo.envs.pocket.apps.mail import MOST_MAILS, Letter, add_message, fill, letters
 
 
 @pytest.fixture
@@ -131,6 +131,20 @@ def test_an_unknown_address_is_a_problem_and_the_mail_stays(machine: Machine) ->
     machine.click("Send", kind="button")
     assert machine.shows("Unknown address", "text") and machine.find("To", "field").value == "Zorro"
     assert len(letters(machine.desk)) == 3
+
+
+def test_a_full_mailbox_sends_nothing_more(machine: Machine) -> None:
+    for _ in range(MOST_MAILS):
+        add_message(machine.desk, "Ada", "hello", "again")
+    machine.keys("ctrl", "n")
+    machine.do(Type("Ada\thi\tthere"))
+    machine.click("Send", "button")
+    assert machine.shows("The mailbox is full") and all(letter.sender == "Ada" for letter in letters(machine.desk)[:9])
+
+
+def test_an_empty_folder_of_mails_says_so(machine: Machine) -> None:
+    machine.click("Sent", "row")
+    assert machine.shows("No mails.", kind="text")
 
 
 def test_enter_never_sends_a_mail(machine: Machine) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from machine import Machine
 
-from arpo.agent.actions import Scroll, Type
+from arpo.agent.actions import Hotkey, Scroll, Type
 from arpo.envs.pocket.apps.formulas import COLUMNS, ERROR, ROWS, evaluate, number
 from arpo.envs.pocket.apps.sheet import Sheet, from_csv, to_csv
 from arpo.envs.pocket.vfs import FileProblem
@@ -151,11 +151,23 @@ def test_a_new_sheet_is_saved_under_a_name(machine: Machine) -> None:
 
 def test_an_empty_new_sheet_is_filled_by_open_and_a_full_one_is_left_alone(machine: Machine) -> None:
     machine.desk.windows.clear()
+    machine.desk.files.write("/Documents/plan.csv", "a,b")
     machine.desk.launch("Sheet")
-    for _ in range(2):
+    for name in ("trip.csv", "plan.csv", "trip.csv"):  # the last is open already
         machine.keys("ctrl", "o")
-        machine.do(Type("trip.csv\n"))
-    assert machine.titles == ["trip.csv", "trip.csv"]
+        machine.do(Type(f"{name}\n"))
+    assert machine.titles == ["plan.csv", "trip.csv"]
+
+
+def test_a_file_that_is_no_table_of_this_size_is_not_opened_and_not_overwritten(machine: Machine) -> None:
+    machine.desk.files.write("/Documents/long.csv", "a\n" * 40)
+    machine.desk.windows.clear()
+    machine.desk.launch("Sheet")
+    machine.do(Hotkey(("ctrl", "o")), Type("long.csv\n"))
+    assert machine.shows("This table is too large.") and machine.titles == ["New sheet"]
+    machine.keys("esc")
+    machine.do(Type("x\n"), Hotkey(("ctrl", "s")))
+    assert machine.shows("Save as", kind="title") and machine.desk.files.read("/Documents/long.csv") == "a\n" * 40
 
 
 def test_closing_with_unsaved_changes_asks(machine: Machine) -> None:

@@ -12,6 +12,7 @@ from arpo.agent.actions import Action, Click, Drag, Fail
 from arpo.bench.envs import random_action
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import LISTS, SPLITS, build_lists, get_task, task_list
+from arpo.envs.pocket.env import LARGEST, SMALLEST
 from arpo.envs.pocket.expert import Expert
 from arpo.envs.pocket.families import FAMILIES
 from arpo.errors import TaskError
@@ -50,6 +51,28 @@ def test_the_expert_solves_every_task_of_the_family_and_the_untouched_start_scor
             assert (start, score) == (0.0, 1.0), f"{task_id} seed {seed}: {moves}"
             assert 1 <= len(moves) <= 15
             assert all(thought and len(thought) < 80 for thought, _ in moves)
+
+
+def test_the_untouched_start_scores_nothing_on_many_more_seeds() -> None:
+    env = PocketEnv()
+    for task_id in LISTED:
+        task = get_task(task_id)
+        for seed in range(100, 120):
+            env.load(task, seed)
+            assert env.score() == 0.0, f"{task_id} seed {seed}"
+
+
+@pytest.mark.parametrize("size", [SMALLEST, LARGEST])
+def test_the_expert_solves_tasks_of_every_family_on_the_smallest_and_the_largest_screen(size: tuple[int, int]) -> None:
+    for task_id in LISTED[::2]:
+        task = get_task(task_id)
+        env, expert = PocketEnv(size), Expert(task)
+        env.load(task, 50)
+        for _ in range(task.max_steps):
+            env.perform(expert.act(env)[1])
+            if env.ended:
+                break
+        assert env.score() == 1.0, task_id
 
 
 def repeated(task_id: str) -> list[float]:
@@ -151,7 +174,7 @@ def test_a_task_knows_its_split_and_unlisted_numbers_are_further_instances() -> 
 
 @pytest.mark.parametrize("task_id", ["", "editor-new", "editor-new-1", "editor-nwe-001", "../../etc/passwd"])
 def test_an_unknown_id_is_refused_with_the_nearest_known_ones(task_id: str) -> None:
-    with pytest.raises(TaskError, match="did you mean"):
+    with pytest.raises(TaskError, match="did you mean editor-new-" if "editor" in task_id else "envs list --json"):
         get_task(task_id)
 
 
@@ -160,7 +183,31 @@ def test_a_family_that_has_no_further_instances_says_how_many_it_has() -> None:
         get_task("shell-move-999")
 
 
-def test_instructions_name_what_the_check_looks_for_and_are_short() -> None:
+def test_instructions_are_short_and_in_one_printable_line() -> None:
     for task_id in LISTED:
         task: Task = get_task(task_id)
-        assert 8 <= len(task.instruction) <= 160 and task.instruction.isprintable()
+        assert 8 <= len(task.instruction) <= 120 and task.instruction.isprintable()
+
+
+def test_equal_instructions_ask_for_the_same() -> None:
+    families: dict[str, set[str]] = {}
+    for task_id in LISTED:
+        task = get_task(task_id)
+        families.setdefault(task.instruction, set()).add(task.setup["family"])
+    assert {instruction: names for instruction, names in families.items() if len(names) > 1} == {}
+
+
+def wording(task: Task) -> str:
+    """The instruction with the names and values taken out."""
+    text = task.instruction
+    for value in sorted((str(v) for v in task.setup["params"].values() if v), key=len, reverse=True):
+        text = text.replace(value, "_")
+    return text
+
+
+def test_no_wording_gives_away_that_a_task_cannot_be_done() -> None:
+    """What is infeasible is asked for in the words of a feasible family, so that one has to look at the screen."""
+    tasks = [get_task(task_id) for task_id in LISTED]
+    feasible = {wording(task) for task in tasks if task.feasible}
+    told = {task.setup["family"] for task in tasks if not task.feasible and wording(task) not in feasible}
+    assert told == {"calculator-missing"}  # a key that does not exist has to be named

@@ -40,8 +40,9 @@ def get_task(task_id: str) -> Task:
     match = re.fullmatch(r"([a-z]+-[a-z]+)-([0-9]{3,5})", task_id)
     if match is None or match[1] not in FAMILIES:
         known = [task for split in SPLITS for tasks in task_list(split).values() for task in tasks]
-        near = difflib.get_close_matches(task_id, known, n=3) or known[:3]
-        raise TaskError(f"unknown pocket task {task_id!r}: did you mean {', '.join(near)}?")
+        near = difflib.get_close_matches(task_id, known, n=3)
+        hint = f"did you mean {', '.join(near)}?" if near else "`arpo envs list --json` has all ids"
+        raise TaskError(f"unknown pocket task {task_id!r}: {hint}")
     family = FAMILIES[match[1]]
     params = _instance(family.name, int(match[2]))
     return Task(
@@ -49,7 +50,7 @@ def get_task(task_id: str) -> Task:
         domain=family.domain,
         instruction=family.instruction(params),
         env="pocket",
-        setup={"family": family.name, "params": params},
+        setup={"family": family.name, "params": dict(params)},
         evaluator={"func": "state" if family.feasible else "infeasible"},
         split=_splits().get(task_id, "extra"),
     )

@@ -21,6 +21,7 @@ TASKBAR = 22
 MAX_WINDOWS = 6
 OPENERS = {"txt": "Editor", "csv": "Sheet", "html": "Browser"}  # which application opens a kind of file
 ICON = (60, 42)
+SPARE = 14  # so many pixels of the screen no window covers, so that each can be moved
 
 
 class Surface(ABC):
@@ -66,6 +67,7 @@ class App(ABC):
     def __init__(self, desk: Desktop, window: Window) -> None:
         self.desk = desk
         self.window = window
+        self.path = ""  # the file that a document's window shows
 
     def title(self) -> str:
         return self.name
@@ -170,10 +172,15 @@ class Desktop:
     def window_size(self, kind: type[App]) -> tuple[int, int]:
         """Windows grow with the screen, up to half as large again."""
         grow = max(1.0, min(1.5, self.w / 448, self.h / 280))
-        return min(self.w, int(kind.size[0] * grow)), min(self.h - TASKBAR, int(kind.size[1] * grow))
+        w, h = (int(side * grow) for side in kind.size)
+        return min(self.w - SPARE, w), min(self.h - TASKBAR - SPARE, h)
 
     def window_of(self, name: str) -> Window | None:
         return next((w for w in reversed(self.windows) if w.app.name == name), None)
+
+    def window_with(self, path: str) -> Window | None:
+        """The window that shows a file."""
+        return next((w for w in reversed(self.windows) if w.app.path == path), None)
 
     def raise_window(self, window: Window) -> None:
         window.minimised = False
@@ -191,12 +198,15 @@ class Desktop:
         self.windows.insert(0, window)
 
     def next_window(self) -> None:
-        """Bring the hindmost window to the front."""
+        """Bring the hindmost window to the front, so that pressing on shows all of them in turn."""
         if self.windows:
             self.raise_window(self.windows[0])
 
     def open_file(self, path: str) -> None:
-        """Open a file with the application for its kind."""
+        """Open a file with the application for its kind; a window that shows it already comes to the front."""
+        if shown := self.window_with(path):
+            self.raise_window(shown)
+            return
         name = OPENERS.get(path.rpartition(".")[2])
         if name is None:
             raise FileProblem(f"No app opens {split(path)[1]}.")
@@ -245,9 +255,10 @@ class Desktop:
                 layers += [self.dialog_layer(dialog, window is active) for dialog in window.dialogs]
         layers.append(self._taskbar(active))
         if self.notice:
-            w = width(self.notice) + 16
+            shown = fit(self.notice, self.w - 24)
+            w = width(shown) + 16
             note = Layer("notice", self.w - w - 4, 4, w, 20)
-            note.items.append(Item(note.x, note.y, ("notice", w, 20, self.notice, (), None), self.notice, "", None))
+            note.items.append(Item(note.x, note.y, ("notice", w, 20, shown, (), None), self.notice, "", None))
             layers.append(note)
         if self.menu:
             layers.append(self._menu_layer(self.menu))
@@ -261,7 +272,11 @@ class Desktop:
         rows = (self.h - TASKBAR) // ICON[1]
         for i, name in enumerate(self.icons):
             state = ("selected",) if name == self.picked_icon else ()
-            on = On(click=lambda name=name: self._pick(name), double=lambda name=name: self._open_icon(name))  # type: ignore[misc]
+            on = On(
+                click=lambda name=name: self._pick(name),  # type: ignore[misc]
+                double=lambda name=name: self._open_icon(name),  # type: ignore[misc]
+                menu=lambda name=name: self._icon_menu(name),  # type: ignore[misc]
+            )
             spec = ("icon", ICON[0] - 2, ICON[1] - 2, name, state, (name, wallpaper))
             layer.items.append(Item(2 + i // rows * ICON[0], 2 + i % rows * ICON[1], spec, name, "", on))
         return layer
@@ -276,7 +291,12 @@ class Desktop:
         self.picked_icon = ""
         self.launch(name)
 
+    def _icon_menu(self, name: str) -> list[MenuItem]:
+        self._pick(name)
+        return [MenuItem("Open", self._open_icon, (name,))]
+
     def _background_menu(self) -> list[MenuItem]:
+        self._unpick()
         return [
             MenuItem("Open Files", self.launch, ("Files",)),
             MenuItem("Change wallpaper", self.launch, ("Settings",)),
@@ -323,7 +343,7 @@ class Desktop:
         ui = Ui(self, owner, layer, 0, active)
         state = ("active",) if active else ()
         ui.add("window", 0, 0, w, layer.h, state=state)
-        buttons = 32 if minimise else 17
+        buttons = 32 if minimise else 16
         ui.add(
             "title", 1, 1, w - 2 - buttons, TITLE - 1, title, state, on=On(drag=drag), shown=fit(title, w - 8 - buttons)
         )
@@ -342,7 +362,10 @@ class Desktop:
         for i, window in enumerate(sorted(self.windows, key=lambda w: w.order)):
             label = window.app.title()
             state = ("active",) if window is active else ("minimised",) if window.minimised else ()
-            on = On(click=lambda window=window: self._task_clicked(window))  # type: ignore[misc]
+            on = On(
+                click=lambda window=window: self._task_clicked(window),  # type: ignore[misc]
+                menu=lambda window=window: self._task_menu(window),  # type: ignore[misc]
+            )
             spec = ("task", w, TASKBAR - 4, fit(label, w - 6), state, None)
             items.append(Item(51 + i * (w + 1), layer.y + 2, spec, label, "", on))
         items.append(Item(self.w - 40, layer.y + 4, ("clock", 38, 15, self.clock, (), None), self.clock, "", None))
@@ -358,6 +381,18 @@ class Desktop:
         else:
             self.raise_window(window)
 
+    def _task_menu(self, window: Window) -> list[MenuItem]:
+        return [
+            MenuItem("Show", self.raise_window if window is not self.active else None, (window,)),
+            MenuItem("Minimise", self.minimise if not window.minimised else None, (window,)),
+            MenuItem("Close", self._close_task, (window,)),
+        ]
+
+    def _close_task(self, window: Window) -> None:
+        self.raise_window(window)
+        if not window.dialogs:  # a question that is open already comes first
+            window.app.request_close()
+
     def _menu_layer(self, menu: Menu) -> Layer:
         w, h = menu.size
         layer = Layer(menu.title, menu.x, menu.y, w, h)
@@ -366,7 +401,8 @@ class Desktop:
             flags = (("disabled", entry.do is None), ("checked", entry.checked), ("lit", i == menu.lit))
             state = tuple(name for name, yes in flags if yes)
             on = On(click=lambda entry=entry: self.choose(entry)) if entry.do else None  # type: ignore[misc]
-            spec = ("menuitem", w - 2, ROW, entry.label, state, entry.shortcut)
+            shown = fit(entry.label, w - 26 - (width(entry.shortcut) + 12 if entry.shortcut else 0))
+            spec = ("menuitem", w - 2, ROW, shown, state, entry.shortcut)
             layer.items.append(Item(menu.x + 1, menu.y + 2 + i * ROW, spec, entry.label, "", on))
         return layer
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 
 from arpo.envs.pocket.desktop import Desktop, Dialog, Window
 from arpo.envs.pocket.fonts import LINE, width
-from arpo.envs.pocket.textbox import TextBox
+from arpo.envs.pocket.textbox import TextBox, rows_of
 from arpo.envs.pocket.ui import ROW, On, Ui
 from arpo.envs.pocket.vfs import PLACES, FileProblem, check_name, join
 
@@ -25,10 +25,7 @@ class Message(Dialog):
         super().__init__(desk, window)
         self.title, self.text = title, text
         self.choices = list(choices) or [("OK", None, ())]
-        self.size = (210, 24 + 18 + LINE * min(3, len(self._rows())) + ROW + 8)
-
-    def _rows(self) -> list[tuple[int, int]]:
-        return TextBox(self.text, multiline=True).rows(190)
+        self.size = (210, 24 + 18 + LINE * min(3, len(rows_of(text, 190))) + ROW + 8)
 
     def view(self, ui: Ui) -> None:
         ui.paragraph(10, 8, self.text, 190, 3)
@@ -96,7 +93,7 @@ class Prompt(Dialog):
 class FileDialog(Dialog):
     """A place, the files in it and a name. To open, the file must exist; to save over one, the user is asked."""
 
-    size = (240, 172)
+    size = (240, 184)
 
     def __init__(
         self,
@@ -129,7 +126,7 @@ class FileDialog(Dialog):
         ui.text(8, 102, "Name")
         ui.field(58, 101, ui.w - 66, "Name", self.box)
         if self.problem:
-            ui.text(8, 132, self.problem, ui.w - 150, style="wrong")
+            ui.text(8, 121, self.problem, style="wrong")
         ui.button(ui.w - 134, ui.h - ROW - 7, 60, self.button, self.accept, default=True)
         ui.button(ui.w - 68, ui.h - ROW - 7, 60, "Cancel", self.cancel)
 
@@ -149,7 +146,9 @@ class FileDialog(Dialog):
             self.problem = str(problem)
             return
         taken = path in self.desk.files.files
-        if self.saving and taken:
+        if self.desk.files.is_folder(path):
+            self.problem = "A folder has this name."
+        elif self.saving and taken:
             choices: list[Choice] = [("Replace", self._finish, (path,)), ("Cancel", None, ())]
             text = f"{self.box.text.strip()} exists already. Replace it?"
             self.window.dialogs.append(Message(self.desk, self.window, "Replace file", text, choices))

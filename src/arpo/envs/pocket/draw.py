@@ -1,7 +1,7 @@
 """Pictures of items, and of a whole frame.
 
 Each item's picture depends only on its `spec`, the theme and the scale, so it is painted once and pasted from then
-on: a frame is some hundred pastes. `PAINTERS` has one small function a kind; a new kind of item is one more.
+on: a frame is some hundred pastes. Each kind of item has one small painter; a new kind is one more.
 """
 
 from __future__ import annotations
@@ -19,7 +19,12 @@ from arpo.envs.pocket.icons import draw_icon
 from arpo.envs.pocket.ui import Layer, Spec
 
 Color: TypeAlias = tuple[int, int, int]
-TILES = 3000  # pictures kept; a typical one takes 5 kB
+Painter: TypeAlias = "Callable[[Tile, Theme, str, tuple[str, ...], Any], None]"
+"""Paints a tile from the theme, the label as drawn, the states, and what else the kind needs."""
+Words: TypeAlias = list[tuple[int, int, int, str]]
+"""x, y, font size and text of all that is written on a tile."""
+SMALL = 6000  # logical pixels; what is larger than a row of a list is a background
+SMALL_TILES, LARGE_TILES = 2500, 128  # pictures kept, of 5 kB each and of 200 kB (four times that at scale 2)
 
 
 class Theme(NamedTuple):
@@ -49,11 +54,12 @@ LIGHT: dict[str, Color] = {
     "panel": (236, 238, 241),
     "page": (255, 255, 255),
     "ink": (24, 26, 30),
-    "faint": (120, 126, 134),
+    "faint": (106, 112, 120),
     "edge": (150, 156, 164),
     "raised": (250, 251, 252),
     "wrong": (190, 30, 30),
     "quiet": (176, 184, 194),
+    "off": (156, 162, 170),
     "select": (198, 218, 246),
     "link": (20, 70, 190),
 }
@@ -66,10 +72,12 @@ DARK: dict[str, Color] = {
     "raised": (70, 75, 82),
     "wrong": (255, 130, 120),
     "quiet": (84, 90, 98),
+    "off": (128, 134, 142),
     "select": (56, 86, 130),
     "link": (140, 180, 255),
 }
 WHITE: Color = (255, 255, 255)
+PAINTERS: dict[str, Painter] = {}
 
 
 class Tile:
@@ -79,8 +87,7 @@ class Tile:
         self.w, self.h, self.scale = w, h, scale
         self.image = Image.new("RGB", (w * scale, h * scale), fill)
         self.pen = ImageDraw.Draw(self.image)
-        self.pixels: Pixels  # the finished picture
-        self.texts: list[tuple[int, int, int, str]] = []  # x, y, font size and text of what was written
+        self.texts: Words = []
 
     def rect(self, x: int, y: int, w: int, h: int, fill: Color | None, edge: Color | None = None) -> None:
         s = self.scale
@@ -98,11 +105,12 @@ class Tile:
     def polygon(self, points: list[tuple[int, int]], fill: Color) -> None:
         self.pen.polygon([(x * self.scale, y * self.scale) for x, y in points], fill=fill)
 
-    def text(self, x: int, y: int, text: str, fill: Color, size: int = SIZE) -> None:
+    def text(self, x: int, y: int, text: str, fill: Color, size: int = SIZE, bold: bool = False) -> None:
         """Text with its top-left corner at (x, y)."""
         s = self.scale
         self.texts.append((x, y, size, text))
-        self.image.paste(fill, (x * s, y * s), text_mask(text, size, s))
+        for dx in range(1 + bold):  # bold: printed twice, a pixel apart
+            self.image.paste(fill, ((x + dx) * s, y * s), text_mask(text, size, s))
 
     def centred(self, text: str, fill: Color, dy: int = 0) -> None:
         self.text((self.w - width(text)) // 2, (self.h - 15) // 2 + dy, text, fill)
@@ -114,51 +122,66 @@ def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme)
     screen = np.empty((height, width, 3), np.uint8)
     for layer in layers:
         for item in layer.items:
-            tile = _tile(item.spec, theme, scale).pixels
+            tile, _ = _tile(item.spec, theme, scale)
             h, w, _ = tile.shape
             x, y = item.x * scale, item.y * scale
             if y + h > height or x + w > width:
                 tile = tile[: height - y, : width - x]
             screen[y : y + h, x : x + w] = tile
+    bottom, right = layers[0].h * scale, layers[0].w * scale  # of an odd side, one row or column is left
+    screen[bottom:] = screen[bottom - 1]
+    screen[:, right:] = screen[:, right - 1 : right]
     return screen
 
 
 def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tuple[int, int, int, int]]]:
     """Every written word that nothing covers, and its box in logical pixels: what reading can be learned from."""
-    found = {}
+    found = []
     for i, layer in enumerate(layers):
         above = layers[i + 1 :]
         for item in layer.items:
-            for x, y, size, text in _tile(item.spec, theme, scale).texts:
+            for x, y, size, text in _tile(item.spec, theme, scale)[1]:
                 left = item.x + x
                 for word in text.split(" "):
                     w = width(word, size)
                     box = (left, item.y + y, left + w, item.y + y + size + 2)
-                    hidden = any(other.contains(px, py) for other in above for px, py in (box[:2], box[2:]))
-                    if word and not hidden:
-                        found[box[0] // 2, box[1]] = (word, box)  # bold text is printed twice, a pixel apart
+                    if word and not any(other.meets(*box) for other in above):
+                        found.append((word, box))
                     left += w + width(" ", size)
-    return list(found.values())
+    return found
 
 
-@lru_cache(maxsize=TILES)
-def _tile(spec: Spec, theme: Theme, scale: int) -> Tile:
+def _tile(spec: Spec, theme: Theme, scale: int) -> tuple[Pixels, Words]:
+    """The picture of an item and what is written on it; painted only the first time."""
+    return (_small_tile if spec[1] * spec[2] < SMALL else _large_tile)(spec, theme, scale)
+
+
+def _painted(spec: Spec, theme: Theme, scale: int) -> tuple[Pixels, Words]:
     kind, w, h, label, state, extra = spec
     tile = Tile(w, h, scale, theme.panel)
     PAINTERS[kind](tile, theme, label, state, extra)
-    tile.pixels = np.asarray(tile.image)
-    return tile
+    return np.asarray(tile.image), tile.texts
 
 
+_small_tile = lru_cache(maxsize=SMALL_TILES)(_painted)
+_large_tile = lru_cache(maxsize=LARGE_TILES)(_painted)
+
+
+def _paints(painter: Painter) -> Painter:
+    """Make a function the painter of the kind that it is named after: `_button` paints a "button"."""
+    PAINTERS[painter.__name__.removeprefix("_")] = painter
+    return painter
+
+
+@_paints
 def _text(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any) -> None:
     page = style in ("page", "page-title", "page-faint")
     t.rect(0, 0, t.w, t.h, theme.page if page else theme.panel)
     color = theme.wrong if style == "wrong" else theme.faint if style in ("faint", "page-faint") else theme.ink
-    t.text(0, 0, label, color)
-    if style in ("title", "page-title"):
-        t.text(1, 0, label, color)  # printed twice: bold
+    t.text(0, 0, label, color, bold=style in ("title", "page-title"))
 
 
+@_paints
 def _panel(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any) -> None:
     if style == "line":
         t.rect(0, 0, t.w, t.h, theme.edge)
@@ -166,32 +189,41 @@ def _panel(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any
         t.rect(0, 0, t.w, t.h, theme.page if style == "page" else theme.panel, theme.edge if style == "page" else None)
 
 
+@_paints
 def _button(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     on = "on" in state
     edge = theme.bright if "default" in state else theme.edge
     t.rect(0, 0, t.w, t.h, theme.bright if on else theme.raised, edge)
-    t.centred(label, theme.quiet if "disabled" in state else WHITE if on else theme.ink)
+    t.centred(label, theme.off if "disabled" in state else WHITE if on else theme.ink)
 
 
+@_paints
 def _checkbox(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    checked = "checked" in state
+    checked, disabled = "checked" in state, "disabled" in state
     if extra == "page":
         t.rect(0, 0, t.w, t.h, theme.page)
-    t.rect(2, 3, 12, 12, theme.bright if checked else theme.page, theme.edge)
+    t.rect(2, 3, 12, 12, _mark_fill(theme, checked, disabled), theme.edge)
     if checked:
         t.line([(4, 9), (7, 12), (11, 5)], WHITE, 2)
-    t.text(18, 1, label, theme.quiet if "disabled" in state else theme.ink)
+    t.text(18, 1, label, theme.off if disabled else theme.ink)
 
 
+def _mark_fill(theme: Theme, checked: bool, disabled: bool) -> Color:
+    return theme.page if not checked else theme.quiet if disabled else theme.bright
+
+
+@_paints
 def _radio(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     if extra == "page":
         t.rect(0, 0, t.w, t.h, theme.page)
-    t.ellipse(2, 3, 12, 12, theme.page, theme.edge)
-    if "checked" in state:
-        t.ellipse(5, 6, 6, 6, theme.bright)
-    t.text(18, 1, label, theme.quiet if "disabled" in state else theme.ink)
+    checked, disabled = "checked" in state, "disabled" in state
+    t.ellipse(2, 3, 12, 12, _mark_fill(theme, checked, disabled), theme.edge)
+    if checked:
+        t.ellipse(5, 6, 6, 6, WHITE)
+    t.text(18, 1, label, theme.off if disabled else theme.ink)
 
 
+@_paints
 def _tab(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     selected = "selected" in state
     t.rect(0, 0, t.w, t.h, theme.page if selected else theme.panel, theme.edge)
@@ -200,12 +232,14 @@ def _tab(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) 
     t.centred(label, theme.ink, 1)
 
 
+@_paints
 def _link(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.page)
     t.text(0, 0, label, theme.link)
     t.rect(0, 13, width(label), 1, theme.link)
 
 
+@_paints
 def _row(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     icon, cells = extra
     t.rect(0, 0, t.w, t.h, theme.select if "selected" in state else theme.page)
@@ -214,19 +248,19 @@ def _row(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) 
         draw_icon(t, icon, 3, 2, theme.ink)
         x = 19
     ink = theme.faint if "faint" in state else theme.ink
-    t.text(x, 1, label, ink)
-    if "bold" in state:
-        t.text(x + 1, 1, label, ink)
+    t.text(x, 1, label, ink, bold="bold" in state)
     for at, text in cells:
         t.text(at, 1, text, ink)
 
 
+@_paints
 def _dropdown(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
     t.text(4, 1, label, theme.ink)
     t.polygon([(t.w - 12, 6), (t.w - 4, 6), (t.w - 8, 11)], theme.ink)
 
 
+@_paints
 def _slider(t: Tile, theme: Theme, label: str, state: tuple[str, ...], value: Any) -> None:
     x = 6 + (t.w - 12) * value // 100
     t.rect(6, 7, t.w - 12, 4, theme.quiet)
@@ -235,11 +269,13 @@ def _slider(t: Tile, theme: Theme, label: str, state: tuple[str, ...], value: An
     t.rect(x - 4, 2, 8, 14, theme.raised, theme.edge)
 
 
+@_paints
 def _field(t: Tile, theme: Theme, label: str, state: tuple[str, ...], marks: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.page, theme.bright if "focused" in state else theme.edge)
     _marked_text(t, theme, 4, 1, label, marks)
 
 
+@_paints
 def _line(t: Tile, theme: Theme, label: str, state: tuple[str, ...], marks: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.page)
     _marked_text(t, theme, 1, 0, label, marks)
@@ -256,15 +292,18 @@ def _marked_text(t: Tile, theme: Theme, x: int, y: int, text: str, marks: Any) -
         t.rect(x + marks[0], y + 1, 1, 13, theme.ink)
 
 
+@_paints
 def _area(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.page, theme.edge)
 
 
+@_paints
 def _scrollbar(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     at, size = extra
     t.rect(1, at, 6, size, theme.quiet)
 
 
+@_paints
 def _window(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.panel, theme.bright if "active" in state else theme.edge)
 
@@ -273,16 +312,19 @@ def _bar_color(theme: Theme, state: tuple[str, ...]) -> Color:
     return theme.bright if "active" in state else theme.quiet
 
 
+@_paints
 def _title(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, _bar_color(theme, state))
     t.text(5, 1, label, WHITE if "active" in state else theme.ink)
 
 
+@_paints
 def _minimise(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, _bar_color(theme, state))
     t.rect(4, 11, 8, 2, WHITE if "active" in state else theme.ink)
 
 
+@_paints
 def _close(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, COLORS["Red"] if "active" in state else theme.quiet)
     ink = WHITE if "active" in state else theme.ink
@@ -290,52 +332,61 @@ def _close(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any
     t.line([(4, 11), (11, 4)], ink, 2)
 
 
+@_paints
 def _menu(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.centred(label, theme.ink)
 
 
+@_paints
 def _popup(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
 
 
+@_paints
 def _menuitem(t: Tile, theme: Theme, label: str, state: tuple[str, ...], shortcut: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.select if "lit" in state else theme.raised)
     if "checked" in state:
         t.line([(4, 8), (7, 11), (11, 5)], theme.ink, 2)
-    t.text(16, 1, label, theme.quiet if "disabled" in state else theme.ink)
+    t.text(16, 1, label, theme.off if "disabled" in state else theme.ink)
     if shortcut:
         t.text(t.w - 5 - width(shortcut), 1, shortcut, theme.faint)
 
 
+@_paints
 def _taskbar(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.quiet)
 
 
+@_paints
 def _launcher(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.bright)
     t.centred(label, WHITE)
 
 
+@_paints
 def _task(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.page if "active" in state else theme.panel, theme.edge)
     t.text(3, 1, label, theme.faint if "minimised" in state else theme.ink)
 
 
+@_paints
 def _clock(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.quiet)
     t.text(2, 0, label, theme.ink)
 
 
+@_paints
 def _wallpaper(t: Tile, theme: Theme, label: str, state: tuple[str, ...], color: Any) -> None:
     t.rect(0, 0, t.w, t.h, wallpaper(color, theme))
 
 
 def wallpaper(name: str, theme: Theme) -> Color:
-    """A wallpaper is a calm shade of its colour."""
+    """A wallpaper is a calm shade of its colour, dark enough for white letters."""
     red, green, blue = COLORS[name]
-    return (red // 3, green // 3, blue // 3) if theme.dark else (red // 2 + 90, green // 2 + 90, blue // 2 + 90)
+    return (red // 3, green // 3, blue // 3) if theme.dark else (red // 2 + 64, green // 2 + 64, blue // 2 + 64)
 
 
+@_paints
 def _icon(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     name, background = extra
     t.rect(0, 0, t.w, t.h, theme.bright if "selected" in state else wallpaper(background, theme))
@@ -343,6 +394,7 @@ def _icon(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any)
     t.text((t.w - width(label)) // 2, 24, label, WHITE)
 
 
+@_paints
 def _cell(t: Tile, theme: Theme, label: str, state: tuple[str, ...], right: Any) -> None:
     """A cell of a table, with its lines to the right and below; numbers stand at the right."""
     t.rect(0, 0, t.w, t.h, theme.quiet)
@@ -354,6 +406,7 @@ def _cell(t: Tile, theme: Theme, label: str, state: tuple[str, ...], right: Any)
         t.rect(1, 1, t.w - 2, t.h - 2, None, theme.bright)
 
 
+@_paints
 def _head(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     """The letter of a column or the number of a row."""
     t.rect(0, 0, t.w, t.h, theme.quiet)
@@ -361,12 +414,14 @@ def _head(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any)
     t.centred(label, theme.ink)
 
 
+@_paints
 def _display(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     """A calculator's display: the number, twice as wide set as text, at the right."""
     t.rect(0, 0, t.w, t.h, theme.page)
     t.text(t.w - 4 - width(label, 16), 0, label, theme.wrong if "wrong" in state else theme.ink, size=16)
 
 
+@_paints
 def _key(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     """A calculator's key. The font has no signs for times, divide and backspace, so they are drawn."""
     fill = theme.bright if label == "=" else theme.raised if label.isdigit() else theme.panel
@@ -387,10 +442,11 @@ def _key(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) 
             t.centred("±" if label == "+/-" else label, WHITE if label == "=" else theme.ink)
 
 
+@_paints
 def _tool(t: Tile, theme: Theme, label: str, state: tuple[str, ...], icon: Any) -> None:
     """A small button with a picture: back, forward, home, star."""
     t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
-    ink = theme.quiet if "disabled" in state else theme.ink
+    ink = theme.off if "disabled" in state else theme.ink
     x, y = t.w // 2, t.h // 2
     match icon:
         case "back":
@@ -409,14 +465,7 @@ def _tool(t: Tile, theme: Theme, label: str, state: tuple[str, ...], icon: Any) 
                 t.line([*points, points[0]], ink)
 
 
+@_paints
 def _notice(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
     t.rect(0, 0, t.w, t.h, theme.ink)
     t.text(8, 2, label, theme.page)
-
-
-Painter: TypeAlias = Callable[[Tile, Theme, str, tuple[str, ...], Any], None]
-PAINTERS: dict[str, Painter] = {
-    name[1:]: painter
-    for name, painter in list(globals().items())
-    if name.startswith("_") and getattr(painter, "__module__", "") == __name__ and name not in ("_tile",)
-}

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import copy
 import random
-from dataclasses import dataclass
 
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Hotkey, Scroll
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.images import Pixels, observe
 from arpo.envs.pocket import keys
 from arpo.envs.pocket.apps import APPS
+from arpo.envs.pocket.controls import Control, parse
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.draw import Theme, render, words
 from arpo.envs.pocket.events import perform
+from arpo.envs.pocket.families import family_of
 from arpo.envs.pocket.ui import Layer
-from arpo.errors import ActionError, ConfigError
+from arpo.envs.pocket.vfs import FileProblem
+from arpo.errors import ActionError, ConfigError, TaskError
 from arpo.types import Observation, Task
 
 DEFAULT_SIZE = (448, 280)  # multiples of 28: no resize and no blur in a Qwen2.5-VL; 16 x 10 image tokens
@@ -28,25 +30,8 @@ def scale_of(size: tuple[int, int]) -> int:
     return 2 if size[1] >= 810 and size[0] >= 2 * SMALLEST[0] else 1
 
 
-@dataclass(frozen=True, slots=True)
-class Control:
-    """One visible control of the screen parse, in screen pixels."""
-
-    kind: str
-    label: str
-    box: tuple[int, int, int, int]  # x0, y0, x1, y1, the last two exclusive
-    state: tuple[str, ...]
-    value: str  # what a field, slider or drop-down holds; further columns of a row
-    window: str  # the title of the window, dialog or menu that it belongs to
-
-    @property
-    def centre(self) -> tuple[int, int]:
-        x0, y0, x1, y1 = self.box
-        return (x0 + x1) // 2, (y0 + y1) // 2
-
-
 class PocketEnv:
-    """One pocket desktop. No threads, no files, nothing shared with another but the cache of painted tiles."""
+    """One pocket desktop. No threads, no files, nothing shared with another but caches of tiles and measured text."""
 
     def __init__(self, size: tuple[int, int] = DEFAULT_SIZE) -> None:
         width, height = size
@@ -81,11 +66,12 @@ class PocketEnv:
 
     def load(self, task: Task, seed: int) -> None:
         """Set up a task without looking at the screen."""
-        from arpo.envs.pocket.families import family_of
-
         family, params = family_of(task)
         desk = Desktop((self._size[0] // self._scale, self._size[1] // self._scale), APPS)
-        family.start(desk, params, random.Random(f"{task.id}/{seed}"))
+        try:
+            family.start(desk, params, random.Random(f"{task.id}/{seed}"))
+        except (FileProblem, LookupError, ValueError) as problem:  # a user's own task may name what is not there
+            raise TaskError(f"task {task.id}: cannot be set up with {params}: {problem}") from problem
         self._desk, self._task, self._last, self._frame = desk, task, None, None
 
     def step(self, action: Action) -> Observation:
@@ -104,8 +90,6 @@ class PocketEnv:
         self._frame = None
 
     def score(self) -> float:
-        from arpo.envs.pocket.families import family_of
-
         if self._task is None:
             raise ActionError("no task is loaded: reset first")
         if isinstance(self._last, Fail) or not self._task.feasible:
@@ -131,29 +115,8 @@ class PocketEnv:
         return render(self.frame(), self._size, self._scale, self._theme())
 
     def parse(self) -> tuple[Control, ...]:
-        """Every control whose middle can be seen (for a page of text, whose beginning can), back to front."""
-        s = self._scale
-        frame = self.frame()
-        width, height = self.desk.w, self.desk.h
-        found = []
-        for i, layer in enumerate(frame):
-            above = frame[i + 1 :]
-            for item in layer.items:
-                kind, w, h, shown, state, _ = item.spec
-                if not item.label and not item.value:
-                    continue
-                x, y = item.x + w // 2, item.y + h // 2
-                if x >= width or y >= height or any(other.contains(x, y) for other in above):
-                    if kind != "area" or any(other.contains(item.x, item.y) for other in above):
-                        continue
-                    state = (*state, "covered")  # a page is large: half of it tells enough
-                if not layer.live:
-                    state = (*state, "blocked")
-                if shown and shown != item.label and shown.endswith("…"):
-                    state = (*state, "cut")
-                box = (item.x * s, item.y * s, min(width, item.x + w) * s, min(height, item.y + h) * s)
-                found.append(Control(kind, item.label, box, state, item.value, layer.title))
-        return tuple(found)
+        """Every control whose middle can be seen (of a page of text: whose beginning can), back to front."""
+        return parse(self.frame(), self._scale)
 
     def words(self) -> list[tuple[str, tuple[int, int, int, int]]]:
         """Every word that can be read on the screen, with its box in screen pixels."""

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type
 from arpo.envs.pocket.desktop import Desktop, Dialog, Surface, Window
 from arpo.envs.pocket.dialogs import Message
-from arpo.envs.pocket.keys import combination, printable
+from arpo.envs.pocket.keys import character, combination, printable
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import SCROLL_ROWS, Item, Layer, Menu, text_width, visible_rows
 from arpo.envs.pocket.vfs import FileProblem
 
-KEY_LIMIT = 200  # Enter and Tab keys in one typed text, outside of pages; the rest of the text is dropped
+KEY_LIMIT = 100  # Enter and Tab keys in one typed text, outside of pages; the rest of the text is dropped
 
 
 def perform(desk: Desktop, action: Action, frame: list[Layer]) -> None:
@@ -63,7 +63,7 @@ def _hit(desk: Desktop, x: int, y: int, frame: list[Layer]) -> tuple[Layer, Item
 
 
 def _left_click(desk: Desktop, x: int, y: int, count: int, frame: list[Layer]) -> None:
-    if desk.menu and not frame[-1].contains(x, y):
+    if desk.menu and not frame[-1].contains(x, y) and not _other_menu(desk, x, y, frame):
         desk.menu = None  # a click beside an open menu closes it and does nothing else
         return
     layer, item = _hit(desk, x, y, frame)
@@ -80,6 +80,13 @@ def _left_click(desk: Desktop, x: int, y: int, count: int, frame: list[Layer]) -
         on.double()
     elif count == 2 and on.click and kind in ("button", "checkbox", "key"):
         on.click()  # two quick clicks on a button are two clicks
+
+
+def _other_menu(desk: Desktop, x: int, y: int, frame: list[Layer]) -> bool:
+    """Whether a click hits the name of another menu than the open one: that one opens instead."""
+    layer = _layer_at(x, y, frame)
+    item = layer.item_at(x, y) if layer.live else None
+    return bool(item and item.spec[0] in ("menu", "launcher") and desk.menu and item.label != desk.menu.title)
 
 
 def _right_click(desk: Desktop, x: int, y: int, frame: list[Layer]) -> None:
@@ -121,11 +128,12 @@ def _scroll(x: int, y: int, direction: str, frame: list[Layer]) -> None:
 def _type(desk: Desktop, text: str) -> None:
     """Text goes where the caret is; Enter and Tab are keys, except that a page takes them as text."""
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    desk.menu = None
     keys = 0
     while text and keys <= KEY_LIMIT:
+        if text[0] not in "\n\t":
+            desk.menu = None  # letters do not choose from a menu; an Enter does
         box, window = desk.focused, desk.active
-        if box and box.multiline:
+        if box and box.multiline and not desk.menu:
             box.insert(printable(text, keep="\n\t"))
             _reveal(desk, box)
             return
@@ -152,10 +160,11 @@ def _press(desk: Desktop, keys: str) -> None:
 
 
 def _menu_key(desk: Desktop, menu: Menu, keys: str) -> None:
-    if keys == "esc":
+    if keys in ("esc", "win", "alt"):
         desk.menu = None
     elif keys in ("up", "down") and menu.items:
-        menu.lit = (menu.lit + (1 if keys == "down" else -1)) % len(menu.items) if menu.lit >= 0 else 0
+        at = menu.lit if menu.lit >= 0 else -1 if keys == "down" else 0
+        menu.lit = (at + (1 if keys == "down" else -1)) % len(menu.items)
     elif keys == "enter" and menu.lit >= 0 and menu.items[menu.lit].do:
         desk.choose(menu.items[menu.lit])
 
@@ -174,10 +183,12 @@ def _text_key(desk: Desktop, window: Window, keys: str) -> bool:
     if box is None or item is None:
         return False
     modifiers, _, key = keys.rpartition("+") if not keys.endswith("+") else (keys[:-1], "", "+")
+    if "alt" in modifiers:
+        return False
     if keys in ("ctrl+c", "ctrl+x", "ctrl+v"):
         {"c": desk.copy, "x": desk.cut, "v": desk.paste}[key]()
-    elif not modifiers and (len(key) == 1 or key == "space"):
-        box.insert(" " if key == "space" else key)
+    elif char := character(keys):
+        box.insert(char)
     elif box.multiline and keys in ("enter", "tab"):
         box.insert("\n" if key == "enter" else "\t")
     elif keys == "enter" and item.on and item.on.enter:
@@ -192,15 +203,15 @@ def _window_key(desk: Desktop, window: Window, keys: str) -> None:
     shortcuts = {} if window.dialogs else window.app.shortcuts()
     if keys in shortcuts:
         shortcuts[keys]()
-    elif keys == "tab":
-        _next_field(desk, window.top)
+    elif keys in ("tab", "shift+tab"):
+        _next_field(desk, window.top, 1 if keys == "tab" else -1)
     elif window.dialogs:
         if keys == "enter":
             window.dialogs[-1].accept()
         elif keys == "esc":
             window.dialogs[-1].cancel()
-    elif len(keys) == 1 or keys == "space":
-        window.app.typed(" " if keys == "space" else keys)
+    elif char := character(keys):
+        window.app.typed(char)
 
 
 def _layer_of(desk: Desktop, surface: Surface) -> Layer | None:
@@ -215,11 +226,12 @@ def _item_of(desk: Desktop, box: TextBox) -> Item | None:
     return layer.item_of(box) if layer else None
 
 
-def _next_field(desk: Desktop, surface: Surface) -> None:
+def _next_field(desk: Desktop, surface: Surface, step: int) -> None:
     layer = _layer_of(desk, surface)
     boxes = [item.on.focus for item in layer.items if item.on and item.on.focus] if layer else []
     if boxes:
-        at = next((i + 1 for i, box in enumerate(boxes) if box is surface.focus), 0)
+        start = -1 if step > 0 else 0
+        at = next((i for i, box in enumerate(boxes) if box is surface.focus), start) + step
         box = surface.focus = boxes[at % len(boxes)]
         box.select_all()
 

@@ -11,9 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image, ImageFont
 
+from arpo.errors import EnvError
+
 SIZE = 12  # logical pixels; a line of text is LINE high
 LINE = 15
 ELLIPSIS = "…"
+TAB = "    "  # how a tab is shown
 
 
 @lru_cache(maxsize=16)
@@ -21,14 +24,14 @@ def font(size: int) -> ImageFont.FreeTypeFont:
     """The desktop's font in a given pixel size."""
     loaded = ImageFont.load_default(size=size)
     if not isinstance(loaded, ImageFont.FreeTypeFont):  # a Pillow built without FreeType has a bitmap font only
-        raise RuntimeError("this Pillow has no FreeType: install the wheel from PyPI")
+        raise EnvError("this Pillow has no FreeType: install the wheel from PyPI")
     return loaded
 
 
 @lru_cache(maxsize=4096)
 def advance(char: str, size: int = SIZE) -> int:
     """The width of one character. Whole pixels and no kerning, so that the caret's place is a plain sum."""
-    return round(font(size).getlength(char))
+    return round(font(size).getlength(TAB if char == "\t" else char))
 
 
 @lru_cache(maxsize=4096)
@@ -59,7 +62,7 @@ def text_mask(text: str, size: int, scale: int) -> Image.Image:
 @lru_cache(maxsize=2048)
 def _glyph(char: str, size: int) -> tuple[NDArray[np.uint8], int, int]:
     """A character's ink, and where it begins from the text's corner."""
-    mask, (left, top) = font(size).getmask2(char, mode="L", anchor="la")
+    mask, (left, top) = font(size).getmask2(TAB if char == "\t" else char, mode="L", anchor="la")
     w, h = mask.size
     return np.frombuffer(bytes(mask), np.uint8).reshape(h, w), int(left), max(0, int(top))
 
@@ -77,7 +80,7 @@ def fit(text: str, limit: int) -> str:
     return text
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(maxsize=512)
 def wrap(line: str, limit: int) -> tuple[tuple[int, int], ...]:
     """Where a line without newlines is broken to fit: (start, end) of each part; after a space where there is one."""
     parts: list[tuple[int, int]] = []

@@ -17,10 +17,20 @@ def known(key: str) -> bool:
 
 
 def combination(keys: Iterable[str]) -> str:
-    """ "ctrl+shift+s" for ("shift", "ctrl", "S"): modifiers in a fixed order, then the last other key."""
-    keys = [key.lower() for key in keys]
-    others = [key for key in keys if key not in MODIFIERS]
-    return "+".join([m for m in MODIFIERS if m in keys] + others[-1:])
+    """ "ctrl+shift+s" for ("shift", "ctrl", "s"): modifiers in a fixed order, then the last other key."""
+    keys = list(keys)
+    others = [key for key in keys if key not in MODIFIERS][-1:]
+    if others and others[0].isupper() and not {"ctrl", "alt"} & {*keys}:
+        keys.append("shift")  # a capital letter alone is typed with the shift key
+    return "+".join([m for m in MODIFIERS if m in keys] + [key.lower() for key in others])
+
+
+def character(keys: str) -> str:
+    """What a combination types: "a" for "a", "A" for "shift+a", "" for one that types nothing."""
+    key = keys.removeprefix("shift+")
+    if key == "space":
+        return " "
+    return (key if key == keys else key.upper()) if len(key) == 1 else ""
 
 
 def printable(text: str, keep: str = "") -> str:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TypeAlias
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type
-from arpo.envs.pocket.env import Control
+from arpo.envs.pocket.controls import Control
 
 Move: TypeAlias = tuple[str, Action]
 """A short thought and the action that follows from it."""
@@ -128,6 +128,15 @@ class Screen:
             or self.double_click(name, kind="icon")
             or self.click("Menu", kind="launcher", thought="Open the menu.")
         )
+
+    def arrive(self, name: str, *expected: str) -> Move | None:
+        """Bring a window to the front and close what does not belong there; None once that is done.
+
+        `expected` are entries of menus and titles of dialogs of that window that may stay open.
+        """
+        if self.is_front(name) or (self.dialog and self.dialog in expected):
+            return self.escape(*expected)
+        return self.escape(name, *expected) or self.app(name)
 
     def fill(self, label: str, text: str, window: str = "", thought: str = "") -> Move | None:
         """Make a field or a page hold exactly this text."""

@@ -6,13 +6,29 @@ clicks translate through `rows`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import TypeAlias
 
 from arpo.envs.pocket.fonts import advance, wrap
 
 FIELD_LIMIT = 200  # characters in a single-line field; what is typed beyond is dropped, as a form does
 PAGE_LIMIT = 20_000
 UNDO_LIMIT = 30
+Rows: TypeAlias = Sequence[tuple[int, int]]
+"""Where each row of a text starts and ends."""
+
+
+@lru_cache(maxsize=16)  # a long page is laid out once an edit, and not in every frame; few, since it may be long
+def rows_of(text: str, limit: int) -> Rows:
+    """The rows of a text that wraps at a width. Rows of a wrapped line touch each other."""
+    rows: list[tuple[int, int]] = []
+    offset = 0
+    for line in text.split("\n"):
+        rows += [(offset + start, offset + end) for start, end in wrap(line, limit)]
+        offset += len(line) + 1
+    return tuple(rows)
 
 
 @dataclass(slots=True, eq=False)  # two boxes with equal text are still two boxes
@@ -108,18 +124,11 @@ class TextBox:
             at += step
         return at
 
-    def rows(self, limit: int) -> list[tuple[int, int]]:
-        """The (start, end) of each row as shown in a box of this width. Rows of a wrapped line touch each other."""
-        if not self.multiline:
-            return [(0, len(self.text))]
-        rows: list[tuple[int, int]] = []
-        offset = 0
-        for line in self.text.split("\n"):
-            rows += [(offset + start, offset + end) for start, end in wrap(line, limit)]
-            offset += len(line) + 1
-        return rows
+    def rows(self, limit: int) -> Rows:
+        """The rows as shown in a box of this width."""
+        return rows_of(self.text, limit) if self.multiline else [(0, len(self.text))]
 
-    def row_of(self, position: int, rows: list[tuple[int, int]]) -> int:
+    def row_of(self, position: int, rows: Rows) -> int:
         """The row that shows a position; at a wrap the later one."""
         for i in range(len(rows) - 1, -1, -1):
             if rows[i][0] <= position:
@@ -160,7 +169,7 @@ class TextBox:
                 return False
         return True
 
-    def _move_in_rows(self, key: str, ctrl: bool, shift: bool, rows: list[tuple[int, int]]) -> None:
+    def _move_in_rows(self, key: str, ctrl: bool, shift: bool, rows: Rows) -> None:
         row = self.row_of(self.caret, rows)
         if key == "home":
             target = 0 if ctrl else rows[row][0]

@@ -14,13 +14,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from arpo.envs.pocket.fonts import LINE, advance, fit, width
-from arpo.envs.pocket.textbox import TextBox
+from arpo.envs.pocket.textbox import TextBox, rows_of
 
 if TYPE_CHECKING:
     from arpo.envs.pocket.desktop import Desktop, Surface, Window
 
 ROW = 17  # the height of list rows, buttons and fields
 SCROLL_ROWS = 3  # how far one scroll gesture goes
+WIDEST_MENU = 220
 Do: TypeAlias = Callable[[], object]
 Spec: TypeAlias = tuple[str, int, int, str, tuple[str, ...], Any]
 """kind, width, height, label as drawn, states, and what else the kind needs to be drawn."""
@@ -80,7 +81,7 @@ class Menu:
     @property
     def size(self) -> tuple[int, int]:
         text = max((width(i.label) + (width(i.shortcut) + 12 if i.shortcut else 0) for i in self.items), default=20)
-        return text + 28, len(self.items) * ROW + 4
+        return min(text + 28, WIDEST_MENU), len(self.items) * ROW + 4
 
 
 @dataclass(slots=True)
@@ -98,6 +99,10 @@ class Layer:
 
     def contains(self, x: int, y: int) -> bool:
         return self.x <= x < self.x + self.w and self.y <= y < self.y + self.h
+
+    def meets(self, x0: int, y0: int, x1: int, y1: int) -> bool:
+        """Whether it covers any part of a box."""
+        return x0 < self.x + self.w and self.x < x1 and y0 < self.y + self.h and self.y < y1
 
     def item_at(self, x: int, y: int) -> Item | None:
         """The topmost item under a point. Plain text lets a click through to what it lies on."""
@@ -150,8 +155,7 @@ class Ui:
 
     def paragraph(self, x: int, y: int, text: str, w: int, rows: int, style: str = "") -> int:
         """Text wrapped to a width, at most so many rows; returns the y below it."""
-        box = TextBox(text, multiline=True)
-        for start, end in box.rows(w)[:rows]:
+        for start, end in rows_of(text, w)[:rows]:
             self.text(x, y, text[start:end].rstrip(), w, style)
             y += LINE
         return y
@@ -232,17 +236,13 @@ class Ui:
     def field(self, x: int, y: int, w: int, label: str, box: TextBox, enter: Do | None = None) -> None:
         """A single-line text field. `enter` is what the Enter key does in it (else: the dialog's default button)."""
         focused = self.active and self.surface.focus is box
-        first = 0
-        while first < box.caret and width(box.text[first : box.caret]) > w - 8:
-            first += 1
-        shown = box.text[first:]
-        while width(shown) > w - 6:
-            shown = shown[: -max(1, (len(shown) - w // 3) // 2)]
+        first, last = _window(box.text, box.caret if focused else 0, w - 8)
+        shown = box.text[first:last]
         start, end = (max(first, p) - first for p in box.selection)
         marks = (_x(shown, box.caret - first), _x(shown, start), _x(shown, end)) if focused else None
 
         def place(dx: int) -> int:
-            return box.position((first, first + len(shown)), dx - 4)
+            return box.position((first, last), dx - 4)
 
         on = self._typing(box, place_at=lambda dx, dy: place(dx), enter=enter)
         self.add("field", x, y, w, ROW, label, _edit_state(box, focused), marks, box.text, on, shown)
@@ -367,6 +367,19 @@ def text_width(area_width: int) -> int:
 
 def visible_rows(area_height: int) -> int:
     return max(1, (area_height - 4) // LINE)
+
+
+def _window(text: str, caret: int, room: int) -> tuple[int, int]:
+    """Which part of a long line to show: from its beginning or, where the caret would be out of sight, up to there."""
+    first, used = caret, 0
+    while first > 0 and used + advance(text[first - 1]) <= room:
+        first -= 1
+        used += advance(text[first])
+    last = caret
+    while last < len(text) and used + advance(text[last]) <= room:
+        used += advance(text[last])
+        last += 1
+    return first, last
 
 
 def _x(text: str, position: int) -> int:

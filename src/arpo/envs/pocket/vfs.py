@@ -3,17 +3,20 @@
     Files().write("/Documents/plan.txt", "buy milk")      files.names("/Documents") == ["plan.txt"]
 
 Paths are absolute with "/" between the parts; "/" itself is the home folder. Errors that a user can make (a name
-that is taken, an empty name) are `FileProblem`s whose text an application shows in a dialog.
+that is taken, an empty name, a full disk) are `FileProblem`s whose text an application shows in a dialog.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from typing import Any
 
 PLACES = ("Documents", "Downloads", "Pictures")
 TRASH = "/Trash"
 BAD_CHARACTERS = '/\\:*?"<>|'
 NAME_LIMIT = 32
+DISK_LIMIT = 300  # files and folders
+DEEPEST = 12  # folders within folders
 
 
 class FileProblem(Exception):
@@ -22,11 +25,13 @@ class FileProblem(Exception):
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """A file's text and the size shown for it; `origin` is where a file in the trash came from."""
+    """A file's text and the size shown for it."""
 
     text: str = ""
     kb: int = 1
-    origin: str = ""
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> File:
+        return self  # it never changes
 
 
 def join(folder: str, name: str) -> str:
@@ -53,12 +58,23 @@ def check_name(name: str) -> str:
 
 @dataclass(slots=True)
 class Files:
-    """The tree: files by path, and folders by path."""
+    """The tree: files by path, folders by path, and where the things in the trash came from."""
 
     files: dict[str, File] = field(default_factory=dict)
     folders: dict[str, None] = field(  # a set that keeps its order, so that equal episodes stay equal
         default_factory=lambda: dict.fromkeys(("/", TRASH, *(f"/{place}" for place in PLACES)))
     )
+    origins: dict[str, str] = field(default_factory=dict)
+
+    def twin(self) -> Files:
+        """The same tree once more, to be changed apart from this one."""
+        return Files(dict(self.files), dict(self.folders), dict(self.origins))
+
+    def outside_trash(self) -> tuple[dict[str, str], set[str]]:
+        """What a user has: the texts of all files, and all folders, but for the trash."""
+        inside = f"{TRASH}/"
+        texts = {path: file.text for path, file in self.files.items() if not path.startswith(inside)}
+        return texts, {path for path in self.folders if not path.startswith(inside)}
 
     def exists(self, path: str) -> bool:
         return path in self.files or path in self.folders
@@ -81,18 +97,21 @@ class Files:
 
     def write(self, path: str, text: str, kb: int | None = None) -> None:
         """Create or overwrite a file. Its size follows the text unless one is given."""
-        if split(path)[0] not in self.folders:
-            raise FileProblem("The folder is gone.")
+        self._check_place(path, new=path not in self.files)
+        if path in self.folders:
+            raise FileProblem("A folder has this name.")
         self.files[path] = File(text, kb if kb is not None else 1 + len(text) // 1024)
 
     def make_folder(self, path: str) -> None:
         if self.exists(path):
             raise FileProblem(f"{split(path)[1]} exists already.")
+        self._check_place(path)
         self.folders[path] = None
 
     def move(self, source: str, target: str) -> None:
         """Move or rename a file or a folder with all that is in it."""
         self._check_transfer(source, target)
+        self.origins.pop(source, None)
         for path in self._tree(source):
             moved = target + path[len(source) :]
             if path in self.folders:
@@ -103,7 +122,7 @@ class Files:
 
     def copy(self, source: str, target: str) -> None:
         """Copy a file or a folder with all that is in it."""
-        self._check_transfer(source, target)
+        self._check_transfer(source, target, copies=len(self._tree(source)))
         for path in self._tree(source):
             copied = target + path[len(source) :]
             if path in self.folders:
@@ -117,20 +136,19 @@ class Files:
             for gone in self._tree(path):
                 self.folders.pop(gone, None)
                 self.files.pop(gone, None)
+                self.origins.pop(gone, None)
             return
         target = self.free_name(join(TRASH, split(path)[1]))
-        is_file = path in self.files
         self.move(path, target)
-        if is_file:
-            self.files[target] = replace(self.files[target], origin=path)
+        self.origins[target] = path
 
-    def restore(self, path: str) -> None:
-        """Put a file from the trash back to where it came from."""
-        if path not in self.files or not self.files[path].origin:
+    def restore(self, path: str) -> str:
+        """Put a file or folder from the trash back to where it came from; returns where that is."""
+        if path not in self.origins:
             raise FileProblem("This cannot be restored.")
-        origin = self.files[path].origin
+        origin = self.origins[path]
         self.move(path, origin)
-        self.files[origin] = replace(self.files[origin], origin="")
+        return origin
 
     def free_name(self, path: str) -> str:
         """The path, or the first of "name 2.txt", "name 3.txt", … that is not taken."""
@@ -145,7 +163,16 @@ class Files:
         inside = path + "/"
         return [p for p in [*self.folders, *self.files] if p == path or p.startswith(inside)]
 
-    def _check_transfer(self, source: str, target: str) -> None:
+    def _check_place(self, path: str, new: int = 1, depth: int = 0) -> None:
+        """Whether a thing that is so deep in itself may come to a path and makes so many new ones."""
+        if split(path)[0] not in self.folders:
+            raise FileProblem("The folder is gone.")
+        if path.count("/") + depth > DEEPEST:
+            raise FileProblem("The folders are too deep.")
+        if new and len(self.files) + len(self.folders) + new > DISK_LIMIT:
+            raise FileProblem("The disk is full.")
+
+    def _check_transfer(self, source: str, target: str, copies: int = 0) -> None:
         name = split(target)[1]
         if not self.exists(source):
             raise FileProblem(f"{split(source)[1]} is gone.")
@@ -153,7 +180,7 @@ class Files:
             raise FileProblem("This folder cannot be changed.")
         if target == source or self.exists(target):
             raise FileProblem(f"{name} exists already.")
-        if split(target)[0] not in self.folders:
-            raise FileProblem("The folder is gone.")
         if target.startswith(source + "/"):
             raise FileProblem("A folder cannot go into itself.")
+        depth = max(path.count("/") for path in self._tree(source)) - source.count("/")
+        self._check_place(target, copies, depth)

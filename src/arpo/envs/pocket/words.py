@@ -25,5 +25,6 @@ def person(rng: random.Random, avoid: tuple[str, ...] = ()) -> str:
 
 def sentence(rng: random.Random) -> str:
     """A short line such as "buy milk and bread"."""
-    first, second = nouns(rng, 2)
-    return f"{rng.choice(VERBS)} {first} and {second}"
+    verb = rng.choice(VERBS)
+    first, second = nouns(rng, 2, (verb,))
+    return f"{verb} {first} and {second}"

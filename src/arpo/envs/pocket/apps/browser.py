@@ -20,6 +20,7 @@ TOP = 21  # the height of the bar with the address
 MOST_BOOKMARKS = 8
 MOST_ROWS = 400  # of a page; a file may be long
 LONGEST_HISTORY = 50
+MOST_SENT = 50  # forms that are kept
 
 
 class Browser(App):
@@ -236,5 +237,5 @@ class Browser(App):
         if target and self.complete:
             fields = {label: box.text.strip() for label, box in self.boxes.items()}
             sent = {"page": self.address, "fields": fields, "choice": self.picked, "checked": sorted(self.checked)}
-            self.store["sent"].append(sent)
+            self.store["sent"] = [*self.store["sent"], sent][-MOST_SENT:]
             self.visit(target)

@@ -17,11 +17,9 @@ class Document(App):
 
     single = False
     untitled: ClassVar[str]
-    extension: ClassVar[str]
 
     def __init__(self, desk: Desktop, window: Window) -> None:
         super().__init__(desk, window)
-        self.path = ""
         self.saved: object = None  # the content as the file has it
 
     @abstractmethod
@@ -73,16 +71,18 @@ class Document(App):
         self.window.dialogs.append(FileDialog(self.desk, self.window, "Open file", "Open", self._open))
 
     def _open(self, path: str) -> None:
-        if path.endswith(self.extension) and not self.path and not self.unsaved:
-            self.open_path(path)  # nothing is in this window yet
-        else:
-            self.desk.open_file(path)
+        """Show a file: in the window that has it already, here if nothing is here yet, or in a new window."""
+        shown = self.desk.window_with(path)
+        if shown and isinstance(shown.app, type(self)):
+            self.desk.raise_window(shown)
+        elif not self.path and not self.unsaved:
+            self.open_path(path)
+        elif app := self.desk.launch(self.name):
+            app.open_path(path)
 
     def open_path(self, path: str) -> None:
-        text = self.desk.files.read(path)
-        self.path = path
-        self.show_text(text)
-        self.saved = self.content()
+        self.show_text(self.desk.files.read(path))
+        self.path, self.saved = path, self.content()
 
     def save(self) -> None:
         self.commit()
@@ -94,7 +94,10 @@ class Document(App):
     def save_as(self) -> None:
         self.commit()
         folder, name = split(self.path) if self.path else ("/Documents", "")
-        dialog = FileDialog(self.desk, self.window, "Save as", "Save", self.save_to, name, folder, saving=True)
+        self._ask_name(name, folder, self.save_to)
+
+    def _ask_name(self, name: str, folder: str, do: Callable[[str], object]) -> None:
+        dialog = FileDialog(self.desk, self.window, "Save as", "Save", do, name, folder, saving=True)
         self.window.dialogs.append(dialog)
 
     def save_to(self, path: str) -> None:
@@ -115,6 +118,11 @@ class Document(App):
         self.window.dialogs.append(Message(self.desk, self.window, "Unsaved changes", text, choices))
 
     def _save_and_close(self) -> None:
-        self.save()
-        if not self.unsaved:  # without a name yet, the save dialog is open now and the window stays
-            self.desk.close(self.window)
+        if self.path:
+            self._save_to_and_close(self.path)
+        else:
+            self._ask_name("", "/Documents", self._save_to_and_close)
+
+    def _save_to_and_close(self, path: str) -> None:
+        self.save_to(path)
+        self.desk.close(self.window)

@@ -17,7 +17,6 @@ class Editor(Document):
     name = "Editor"
     size = (236, 168)
     untitled = "Untitled"
-    extension = ".txt"
 
     def __init__(self, desk: Desktop, window: Window) -> None:
         super().__init__(desk, window)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Window
 from arpo.envs.pocket.dialogs import Choice, Message, Prompt
 from arpo.envs.pocket.fonts import width
+from arpo.envs.pocket.textbox import UNDO_LIMIT
 from arpo.envs.pocket.ui import ROW, MenuItem, On, Ui
 from arpo.envs.pocket.vfs import PLACES, TRASH, FileProblem, check_name, join, split
 
@@ -94,6 +95,8 @@ class FileManager(App):
         beside = On(click=self.unselect, menu=self._background_menu)
         shown = ui.rows(x, TOP, w, ui.h - TOP - 2, len(names), self.first, self.scroll_to, beside)
         wide = w - (2 if len(shown) == len(names) else 10)  # a scroll bar takes the rest
+        if not names:
+            ui.text(x + 8, TOP + 4, "This folder is empty.", w - 12, style="page-faint")
         for i, n in enumerate(shown):
             name = names[n]
             path = join(self.folder, name)
@@ -130,7 +133,7 @@ class FileManager(App):
         some = bool(self.current)
         if self.in_trash:
             return [
-                MenuItem("Restore", self.restore if self.current in self.desk.files.files else None),
+                MenuItem("Restore", self.restore if self.current in self.desk.files.origins else None),
                 MenuItem("Delete forever", self.ask_delete_forever if some else None, shortcut="Del"),
             ]
         return [
@@ -326,11 +329,8 @@ class FileManager(App):
         self._done(target, path)
 
     def restore(self) -> None:
-        path = self.current
-        if path in self.desk.files.files:
-            origin = self.desk.files.files[path].origin
-            self.desk.files.restore(path)
-            self._done(origin, path)
+        if path := self.current:
+            self._done(self.desk.files.restore(path), path)
 
     def ask_delete_forever(self) -> None:
         if self.current:
@@ -359,7 +359,7 @@ class FileManager(App):
             return
         now, before = self.steps.pop()
         files = self.desk.files
-        if now.startswith(f"{TRASH}/") and now in files.files:
+        if now in files.origins:
             files.restore(now)
         elif before and not before.startswith(f"{TRASH}/"):
             files.move(now, before)
@@ -369,6 +369,7 @@ class FileManager(App):
 
     def _done(self, now: str, before: str) -> None:
         self.steps.append((now, before))
+        del self.steps[:-UNDO_LIMIT]
         self._settle(now)
 
     def _settle(self, path: str) -> None:

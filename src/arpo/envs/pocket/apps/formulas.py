@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from decimal import Context, Decimal, DecimalException, DivisionByZero, InvalidOperation, Overflow
+from functools import lru_cache
 from typing import TypeAlias
 
 COLUMNS = "ABCDE"
 ROWS = 12
 ERROR = "#ERR"
-LONGEST = 80  # characters of a formula
+LONGEST = 60  # characters of a formula
 DEEPEST = 70  # sums within sums, be it by brackets or because a cell needs a cell that needs a cell
 EXACT = Context(prec=28, Emax=60, Emin=-60, traps=[DivisionByZero, InvalidOperation, Overflow])
 Grid: TypeAlias = list[list[str]]
@@ -29,6 +30,7 @@ class FormulaError(Exception):
     """A cell whose value cannot be worked out."""
 
 
+@lru_cache(maxsize=1024)
 def number(text: str) -> Decimal | None:
     """The number that a cell's text is; None if it is none."""
     return Decimal(text.strip()) if _NUMBER.fullmatch(text.strip()) else None
@@ -58,6 +60,7 @@ class _Book:
     def __init__(self, texts: Grid) -> None:
         self.texts = texts
         self.values: dict[tuple[int, int], Decimal | None] = {}  # of formulas; None: an error, or begun and not done
+        self.blocks: dict[tuple[str, str], list[Decimal]] = {}
         self.depth = 0
 
     def shown(self, row: int, column: int) -> str:
@@ -90,16 +93,20 @@ class _Book:
         return value
 
     def block(self, first: str, last: str) -> list[Decimal]:
-        """The numbers in a range of cells."""
+        """The numbers in a range of cells, to be read only."""
+        if (first, last) in self.blocks:
+            return self.blocks[first, last]
         (row, column), (last_row, last_column) = cell_place(first), cell_place(last)
-        found = []
+        found: list[Decimal] = []
         for r in range(min(row, last_row), max(row, last_row) + 1):
             for c in range(min(column, last_column), max(column, last_column) + 1):
                 text = self.texts[r][c]
-                if text.startswith("="):
-                    found.append(self.value(cell_name(r, c)))
-                elif (value := number(text)) is not None:
+                value = self.formula(r, c) if text.startswith("=") else number(text)
+                if value is not None:
                     found.append(value)
+                elif text.startswith("="):
+                    raise FormulaError(text)
+        self.blocks[first, last] = found
         return found
 
 
@@ -180,7 +187,7 @@ class _Formula:
         return self.book.value(token)
 
     def call(self, name: str) -> Decimal:
-        numbers = self.argument()
+        numbers = [*self.argument()]
         while self.take(","):
             numbers += self.argument()
         self.need(")")

@@ -16,7 +16,7 @@ from typing import cast
 from arpo.envs.pocket.desktop import TITLE, App, Desktop, Dialog, Window
 from arpo.envs.pocket.dialogs import Choice, Message
 from arpo.envs.pocket.fonts import LINE, width
-from arpo.envs.pocket.textbox import TextBox
+from arpo.envs.pocket.textbox import UNDO_LIMIT, TextBox, rows_of
 from arpo.envs.pocket.ui import ROW, SCROLL_ROWS, MenuItem, On, Ui
 from arpo.envs.pocket.words import PEOPLE, nouns, person, sentence
 
@@ -24,6 +24,7 @@ ME = "Me"
 FOLDERS = ("Inbox", "Archive", "Sent", "Trash")
 SIDE = 50  # the width of the list of folders
 TOP = 21  # the height of the tool bar
+MOST_MAILS = 200
 LEAST_PANE = 58  # a heading, a line of text and an attachment
 
 
@@ -155,6 +156,8 @@ class Mail(App):
         x, w = SIDE + 4, ui.w - SIDE - 6
         shown = ui.rows(x, TOP, w, h, len(mails), self.first, self._scroll, On(click=self.unselect))
         wide = w - (2 if len(shown) == len(mails) else 10)  # a scroll bar takes the rest
+        if not mails:
+            ui.text(x + 8, TOP + 4, "No mails.", w - 12, style="page-faint")
         for i, n in enumerate(shown):
             letter = mails[n]
             on = On(
@@ -170,7 +173,7 @@ class Mail(App):
 
     def _read(self, ui: Ui, letter: Letter, x: int, y: int, w: int, h: int) -> None:
         visible = max(1, (h - LINE - (ROW if letter.attachment else 0)) // LINE)
-        lines = TextBox(letter.body, multiline=True).rows(w - 10)
+        lines = rows_of(letter.body, w - 10)
         first = max(0, min(self.first_line, len(lines) - visible))
 
         def scroll(dx: int, dy: int) -> None:  # no line is passed over, however low the pane is
@@ -285,6 +288,7 @@ class Mail(App):
     def move(self, letter: Letter, folder: str) -> None:
         if letter.folder != folder:
             self.moves.append((letter, letter.folder))
+            del self.moves[:-UNDO_LIMIT]
             letter.folder = folder
             self.unselect()
 
@@ -370,6 +374,9 @@ class Compose(Dialog):
         name = self.to.text.strip().capitalize()
         if name not in PEOPLE:
             self.problem = "Unknown address"
+            return
+        if len(letters(self.desk)) >= MOST_MAILS:
+            self.problem = "The mailbox is full"
             return
         letter = Letter(ME, name, self.subject.text.strip(), self.text.text.strip(), "Sent", unread=False)
         letters(self.desk).insert(0, letter)

@@ -57,7 +57,6 @@ class Sheet(Document):
     name = "Sheet"
     size = (316, 196)
     untitled = UNTITLED
-    extension = ".csv"
 
     def __init__(self, desk: Desktop, window: Window) -> None:
         super().__init__(desk, window)
@@ -76,9 +75,10 @@ class Sheet(Document):
         return to_csv(self.cells)
 
     def show_text(self, text: str) -> None:
+        cells = from_csv(text)
         self.undo_stack = []
         self.row = self.column = self.first = 0
-        self._show(from_csv(text))
+        self._show(cells)
 
     def view(self, ui: Ui) -> None:
         ui.text(4, 2, cell_name(self.row, self.column), 24)

@@ -1,4 +1,4 @@
-"""What a family of tasks is, and the furnished desktop that every task starts from.
+"""What a family of tasks is, and how the desktop is set up that a task starts from.
 
 A family draws an instance's parameters (what the instruction names), and from an environment seed all the rest: where
 windows stand, which other files, mails and values there are, in which order. So one task looks different each time
@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Any, ClassVar, TypeAlias
 
+from arpo.envs.pocket.apps.mail import fill
 from arpo.envs.pocket.desktop import TASKBAR, App, Desktop
 from arpo.envs.pocket.draw import COLORS
 from arpo.envs.pocket.screen import Move, Screen
@@ -18,6 +20,7 @@ from arpo.envs.pocket.vfs import PLACES
 from arpo.envs.pocket.words import nouns, sentence
 
 Params: TypeAlias = dict[str, Any]
+DOCUMENTS = "/Documents"
 
 
 class Family(ABC):
@@ -50,6 +53,7 @@ class Family(ABC):
     def start(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         furnish(desk, rng)
         self.setup(desk, p, rng)
+        desk.stores["files"] = desk.files.twin()
 
 
 class Infeasible(Family):
@@ -81,14 +85,54 @@ def add_files(
     return names
 
 
+def clutter(desk: Desktop, rng: random.Random) -> None:
+    """Some files and mails, so that windows that have nothing to do with a task show something, too."""
+    for name in PLACES:
+        add_files(desk, rng, f"/{name}", rng.randrange(6), "txt csv png html")
+    fill(desk, rng)
+
+
 def place(desk: Desktop, rng: random.Random, app: str) -> App:
     """Open an application somewhere on the screen."""
     w, h = desk.window_size(desk.apps[app])
-    opened = desk.launch(app, (rng.randint(0, max(0, desk.w - w)), rng.randint(0, max(0, desk.h - TASKBAR - h))))
+    opened = desk.launch(app, (rng.randint(0, desk.w - w), rng.randint(0, desk.h - TASKBAR - h)))
     assert opened is not None, "a setup opens too many windows"
     return opened
 
 
-def some_folder(rng: random.Random) -> str:
-    """The path of one of the places."""
-    return f"/{rng.choice(PLACES)}"
+def place_some(desk: Desktop, rng: random.Random, apps: Sequence[str], least: int = 0) -> None:
+    """Open some of these applications, or all, in any order."""
+    for app in rng.sample(apps, rng.randint(least, len(apps))):
+        place(desk, rng, app)
+
+
+def open_perhaps(desk: Desktop, rng: random.Random, name: str) -> App | None:
+    """The application, started or not, and perhaps another in front of it or behind. None: it must be launched."""
+    other = None
+    if rng.random() < 0.5:
+        other = place(desk, rng, rng.choice([app for app in desk.apps if app != name]))
+    app = place(desk, rng, name) if rng.random() < 0.6 else None
+    if app and other and rng.random() < 0.5:
+        desk.raise_window(other.window)
+    return app
+
+
+def hide(desk: Desktop, name: str) -> None:
+    """Minimise an application that is in front, so that one has to go there to see what it shows."""
+    if (window := desk.active) and window.app.name == name:
+        desk.minimise(window)
+
+
+def text_of(desk: Desktop, name: str) -> str | None:
+    """What is saved in a file of the Documents folder; None if there is no such file."""
+    file = desk.files.files.get(f"{DOCUMENTS}/{name}")
+    return file.text if file else None
+
+
+def others_kept(desk: Desktop, *paths: str) -> bool:
+    """Whether no other files than these, and no folders, have changed outside the trash since the start."""
+    (before, folders), (now, folders_now) = desk.stores["files"].outside_trash(), desk.files.outside_trash()
+    for path in paths:
+        before.pop(path, None)
+        now.pop(path, None)
+    return bool(before == now and folders == folders_now)

@@ -8,10 +8,17 @@ from typing import Any
 from arpo.agent.actions import Fail
 from arpo.envs.pocket.apps.browser import Browser
 from arpo.envs.pocket.apps.pages import COPY, HOME, SECTIONS, TOPICS, headline, new_store
+from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.env import Control
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files
-from arpo.envs.pocket.families.scene import arrive, hide, open_perhaps
+from arpo.envs.pocket.families.base import (
+    Family,
+    Infeasible,
+    Params,
+    add_files,
+    hide,
+    open_perhaps,
+    others_kept,
+)
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.words import PEOPLE, nouns
 
@@ -24,16 +31,24 @@ def begin(desk: Desktop, rng: random.Random, **named: Any) -> dict[str, Any]:
     return store
 
 
-def title_at(desk: Desktop) -> str:
-    """The title of the page that the browser shows."""
+def page_of(desk: Desktop) -> tuple[str, str]:
+    """The address and the title of the page that the browser shows; empty if it shows none."""
     window = desk.window_of("Browser")
-    app = window.app if window else None
-    return app.rows[0][1] if isinstance(app, Browser) and app.rows else ""
+    if window is None or window.minimised or not isinstance(window.app, Browser):
+        return "", ""
+    return window.app.address, window.app.rows[0][1]
 
 
 def sent(desk: Desktop) -> list[dict[str, Any]]:
     forms: list[dict[str, Any]] = desk.stores["browser"]["sent"]
     return forms
+
+
+def downloaded(desk: Desktop, name: str) -> bool:
+    """Whether a file of the Files page is in Downloads, and nothing else has changed."""
+    saves = {block[1]: block[2] for block in desk.stores["browser"]["pages"]["files.web"] if block[0] == "save"}
+    path = f"/Downloads/{name}"
+    return path in desk.files.files and desk.files.read(path) == saves[name] and others_kept(desk, path)
 
 
 # What the experts share.
@@ -94,10 +109,10 @@ class Address(Family):
         begin(desk, rng, others=[p["address"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return title_at(desk) == str(p["address"])
+        return page_of(desk)[0] == p["address"]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return arrive(s, "Browser") or s.fill("Address", p["address"]) or s.click("Go", kind="button")
+        return s.arrive("Browser") or s.fill("Address", p["address"]) or s.click("Go", kind="button")
 
 
 class Link(Family):
@@ -118,11 +133,13 @@ class Link(Family):
         begin(desk, rng, **{"headlines" if p["section"] == "News" else "items": [p["link"]]})
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        title = p["link"] if p["section"] == "News" else p["link"].capitalize()
-        return title_at(desk) == str(title)
+        address, title = page_of(desk)
+        if p["section"] == "News":
+            return address.startswith("news.web/") and title == p["link"]
+        return address == f"shop.web/{p['link']}"
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return arrive(s, "Browser") or go_to(s, p["section"]) or follow(s, p["link"])
+        return s.arrive("Browser") or go_to(s, p["section"]) or follow(s, p["link"])
 
 
 class Bookmark(Family):
@@ -135,7 +152,7 @@ class Bookmark(Family):
         return {"item": nouns(rng, 1)[0]}
 
     def instruction(self, p: Params) -> str:
-        return f"Bookmark the page '{p['item']}' of the Shop."
+        return f"Bookmark the page '{p['item']}' of the Shop in the Browser."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         desk.stores["before"] = list(begin(desk, rng, items=[p["item"]])["bookmarks"])
@@ -146,7 +163,7 @@ class Bookmark(Family):
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         target = f"shop.web/{p['item']}"
-        if move := arrive(s, "Browser") or keep_star(s, notes, target):
+        if move := s.arrive("Browser") or keep_star(s, notes, target):
             return move
         button = star(s)
         if at(s) == target and button and "on" not in button.state:
@@ -178,7 +195,7 @@ class Unbookmark(Family):
         notes["here"] = at(s) or notes.get("here", "")  # the open menu covers the address
         wanted = "Remove bookmark" if notes["here"] == p["address"] else p["address"]
         return (
-            arrive(s, "Browser", wanted)
+            s.arrive("Browser", wanted)
             or (None if s.menu_open else keep_star(s, notes, p["address"]))
             or s.menu("Bookmarks", wanted, window="Browser")
         )
@@ -195,7 +212,7 @@ class Form(Family):
 
     def instruction(self, p: Params) -> str:
         copy = "with" if p["copy"] else "without"
-        return f"Send the Contact form of the Browser: name {p['name']}, {p['topic']}, {copy} a copy."
+        return f"Send the Contact form in the Browser: name {p['name']}, {p['topic']}, {copy} a copy."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng)
@@ -210,7 +227,7 @@ class Form(Family):
         return sent(desk) == [wanted]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := arrive(s, "Browser") or go_to(s, "Contact"):
+        if move := s.arrive("Browser") or go_to(s, "Contact"):
             return move
         topic = s.find(p["topic"], kind="radio", window="Browser")
         copy = s.find(COPY, kind="checkbox", window="Browser")
@@ -236,19 +253,14 @@ class Download(Family):
         return f"Download {p['file']} from the Files page in the Browser."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        store = begin(desk, rng, files=[p["file"]])
-        text = next(block[2] for block in store["pages"]["files.web"] if block[:2] == ("save", p["file"]))
-        before = add_files(desk, rng, "/Downloads", rng.randrange(3), avoid=(p["file"],))
-        desk.stores["before"] = {"names": sorted([*before, p["file"]]), "text": text}
+        begin(desk, rng, files=[p["file"]])
+        add_files(desk, rng, "/Downloads", rng.randrange(3), avoid=(p["file"],))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        before, files = desk.stores["before"], desk.files
-        if files.names("/Downloads") != before["names"]:
-            return False
-        return files.read(f"/Downloads/{p['file']}") == str(before["text"])
+        return downloaded(desk, p["file"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := arrive(s, "Browser"):
+        if move := s.arrive("Browser"):
             return move
         if at(s) == SECTIONS["Files"]:
             return follow(s, p["file"])
@@ -271,10 +283,38 @@ class LongPage(Family):
         begin(desk, rng, topics=[p["topic"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return title_at(desk) == str(p["topic"]).capitalize()
+        return page_of(desk)[0] == f"guide.web/{p['topic']}"
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return arrive(s, "Browser") or go_to(s, "Guide") or follow(s, p["topic"])
+        return s.arrive("Browser") or go_to(s, "Guide") or follow(s, p["topic"])
+
+
+class Order(Family):
+    """Find an item of the shop by its address and order it."""
+
+    name = "browser-order"
+    domain = "browser"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"item": nouns(rng, 1)[0]}
+
+    def instruction(self, p: Params) -> str:
+        return f"Order one {p['item']} in the Shop of the Browser."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        begin(desk, rng, items=[p["item"]])
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return [form["page"] for form in sent(desk)] == [f"shop.web/{p['item']}"]
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        if move := s.arrive("Browser"):
+            return move
+        if at(s) == f"shop.web/{p['item']}":
+            return s.click("Order", kind="button") or s.scroll(s.find(kind="text", window="Browser"), "down")
+        if at(s) == SECTIONS["Shop"]:
+            return follow(s, p["item"])
+        return s.fill("Address", SECTIONS["Shop"]) or s.click("Go", kind="button")
 
 
 class Cheaper(Family):
@@ -301,7 +341,7 @@ class Cheaper(Family):
         return [form["page"] for form in sent(desk)] == [f"shop.web/{desk.stores['before']}"]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := arrive(s, "Browser"):
+        if move := s.arrive("Browser"):
             return move
         if notes.get("item") and at(s) == f"shop.web/{notes['item']}":
             return s.click("Order", kind="button") or s.scroll(s.find(kind="text", window="Browser"), "down")
@@ -320,19 +360,15 @@ class MissingItem(Infeasible):
 
     name = "browser-missing"
     domain = "browser"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"item": nouns(rng, 1)[0]}
-
-    def instruction(self, p: Params) -> str:
-        return f"Order one {p['item']} in the Shop of the Browser."
+    draw = Order.draw
+    instruction = Order.instruction
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng, avoid=[p["item"]])
         hide(desk, "Browser")
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return arrive(s, "Browser") or go_to(s, "Shop") or (f"The shop has no {p['item']}.", Fail())
+        return s.arrive("Browser") or go_to(s, "Shop") or (f"The shop has no {p['item']}.", Fail())
 
 
 class SoldOut(Infeasible):
@@ -340,18 +376,14 @@ class SoldOut(Infeasible):
 
     name = "browser-soldout"
     domain = "browser"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"item": nouns(rng, 1)[0]}
-
-    def instruction(self, p: Params) -> str:
-        return f"Order one {p['item']} in the Shop of the Browser."
+    draw = Order.draw
+    instruction = Order.instruction
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng, items=[p["item"]], sold_out=[p["item"]])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := arrive(s, "Browser"):
+        if move := s.arrive("Browser"):
             return move
         if at(s) == f"shop.web/{p['item']}":
             return "It is sold out.", Fail()
@@ -366,6 +398,7 @@ FAMILIES = (
     Form(),
     Download(),
     LongPage(),
+    Order(),
     Cheaper(),
     MissingItem(),
     SoldOut(),

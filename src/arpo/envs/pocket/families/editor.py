@@ -6,13 +6,21 @@ import random
 
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.editor import Editor
+from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.env import Control
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files, place
+from arpo.envs.pocket.families.base import (
+    DOCUMENTS,
+    Family,
+    Infeasible,
+    Params,
+    add_files,
+    others_kept,
+    place,
+    text_of,
+)
 from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import nouns, sentence
-
-DOCUMENTS = "/Documents"
+from arpo.envs.pocket.vfs import PLACES
+from arpo.envs.pocket.words import NOUNS, nouns, sentence
 
 
 def open_in_editor(desk: Desktop, rng: random.Random, name: str) -> Editor:
@@ -32,10 +40,9 @@ def distract(desk: Desktop, rng: random.Random, *avoid: str) -> None:
             desk.raise_window(desk.windows[0])
 
 
-def text_of(desk: Desktop, name: str) -> str | None:
-    """What is saved in a file of the Documents folder; None if there is no such file."""
-    file = desk.files.files.get(f"{DOCUMENTS}/{name}")
-    return file.text if file else None
+def saved(desk: Desktop, name: str, text: str) -> bool:
+    """Whether a file of the Documents folder has this text, space around it aside, and nothing else has changed."""
+    return (text_of(desk, name) or "").strip() == text.strip() and others_kept(desk, f"{DOCUMENTS}/{name}")
 
 
 def page_of(s: Screen, name: str) -> Control | None:
@@ -45,52 +52,33 @@ def page_of(s: Screen, name: str) -> Control | None:
 
 def open_page(s: Screen, name: str) -> Move | None:
     """Bring a file's editor to the front, by the taskbar or through the editor's own Open dialog."""
+    if move := s.escape("Open", "Open file", "Editor"):
+        return move
     if s.dialog == "Open file":
         return s.fill("Name", name) or s.click("Open", kind="button")
+    in_editor = s.find("text", kind="area", window=s.front)
     return (
-        (None if s.is_front(name) else s.switch(name))
-        or (None if s.is_front(name) else s.menuitem("Open"))
-        or (
-            None
-            if s.is_front(name) or not s.find("text", kind="area", window=s.front)
-            else s.click("File", kind="menu")
-        )
-        or (None if s.is_front(name) else s.switch("Untitled") or s.app("Editor"))
+        s.switch(name)
+        or s.menuitem("Open")
+        or (s.click("File", kind="menu", window=s.front) if in_editor else None)
+        or s.switch("Untitled")
+        or s.app("Editor")
     )
 
 
-class NewFile(Family):
-    """Write a line in an empty editor and save it under a name."""
-
-    name = "editor-new"
-    domain = "editor"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.txt", "text": sentence(rng)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Write '{p['text']}' in the Editor and save it as {p['name']} in Documents."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        add_files(desk, rng, DOCUMENTS, rng.randrange(1, 7), avoid=(p["name"],))
-        if rng.random() < 0.5:
-            place(desk, rng, "Editor")
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return (text_of(desk, p["name"]) or "").strip() == p["text"]
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if s.dialog == "Save as":
-            return save_as(s, p["name"])
-        page = page_of(s, "Untitled")
-        if page and page.value == p["text"]:
-            return s.escape("Save") or s.menu("File", "Save", window=s.front)
-        return (
-            s.escape("Editor")
-            or s.switch("Untitled")
-            or (s.app("Editor") if page is None else None)
-            or write_anew(s, page, p["text"])
-        )
+def note_down(s: Screen, name: str, text: str) -> Move | None:
+    """Write a text into a new file of the Documents folder, from whatever is on the screen."""
+    if s.dialog == "Save as":
+        return save_as(s, name)
+    page = page_of(s, "Untitled")
+    if page and page.value == text:
+        return s.escape("Save") or s.menu("File", "Save", window=s.front)
+    return (
+        s.escape("Editor")
+        or s.switch("Untitled")
+        or (s.app("Editor") if page is None else None)
+        or write_anew(s, page, text)
+    )
 
 
 def save_as(s: Screen, name: str) -> Move | None:
@@ -112,8 +100,32 @@ def write_anew(s: Screen, page: Control | None, text: str) -> Move | None:
     return s.type(text)
 
 
+class NewFile(Family):
+    """Write a line in an empty editor and save it under a name."""
+
+    name = "editor-new"
+    domain = "editor"
+
+    def draw(self, rng: random.Random) -> Params:
+        return {"name": f"{nouns(rng, 1)[0]}.txt", "text": sentence(rng)}
+
+    def instruction(self, p: Params) -> str:
+        return f"Write '{p['text']}' in the Editor and save it as {p['name']} in Documents."
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        add_files(desk, rng, DOCUMENTS, rng.randrange(1, 7), avoid=(p["name"],))
+        if rng.random() < 0.5:
+            place(desk, rng, "Editor")
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return saved(desk, p["name"], p["text"])
+
+    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+        return note_down(s, p["name"], p["text"])
+
+
 class Append(Family):
-    """Add a line at the end of an open file and save it with the keyboard."""
+    """Add a line at the end of a file and save it with the keyboard."""
 
     name = "editor-append"
     domain = "editor"
@@ -125,19 +137,21 @@ class Append(Family):
         return f"Add the line '{p['line']}' at the end of {p['name']} and save it."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        lines = [sentence(rng) for _ in range(rng.randrange(1, 5))]
-        desk.stores["before"] = lines
-        desk.files.write(f"{DOCUMENTS}/{p['name']}", "\n".join(lines))
-        open_in_editor(desk, rng, p["name"])
+        text = "\n".join(sentence(rng) for _ in range(rng.randrange(1, 5)))
+        desk.stores["goal"] = f"{text}\n{p['line']}"
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", text)
+        add_files(desk, rng, DOCUMENTS, rng.randrange(4), avoid=(p["name"],))
+        if rng.random() < 0.7:
+            open_in_editor(desk, rng, p["name"])
         distract(desk, rng, p["name"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return (text_of(desk, p["name"]) or "").rstrip().split("\n") == [*desk.stores["before"], p["line"]]
+        return saved(desk, p["name"], desk.stores["goal"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         page = page_of(s, p["name"])
         if page is None:
-            return s.escape("Open", "Open file") or open_page(s, p["name"])
+            return open_page(s, p["name"])
         notes.setdefault("before", page.value)
         goal = f"{notes['before']}\n{p['line']}"
         if page.value == goal:
@@ -167,7 +181,8 @@ class ReplaceWord(Family):
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         lines = []
         for _ in range(rng.randrange(2, 5)):
-            first, second = nouns(rng, 2, (p["old"], p["new"], "tea", "car"))  # tea is in steam, car in card
+            # No word that has the old one in it, such as train for rain: it would be replaced there, too.
+            first, second = nouns(rng, 2, (p["new"], *(noun for noun in NOUNS if p["old"] in noun)))
             lines.append(f"{first} {p['old']} {second}" if rng.random() < 0.6 else f"{first} and {second}")
         lines.insert(rng.randrange(len(lines) + 1), f"the {p['old']}")
         text = "\n".join(lines)
@@ -177,16 +192,16 @@ class ReplaceWord(Family):
         distract(desk, rng, p["name"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return text_of(desk, p["name"]) == desk.stores["goal"]
+        return saved(desk, p["name"], desk.stores["goal"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if s.dialog == "Replace":
-            if s.find("Replaced: ", kind="text") or any(c.label.startswith("Replaced") for c in s.all(kind="text")):
+            if any(c.label.startswith("Replaced") for c in s.all(kind="text")):
                 return s.click("Close", kind="button")
             return s.fill("Find", p["old"]) or s.fill("Replace by", p["new"]) or s.click("Replace all", kind="button")
         page = page_of(s, p["name"])
         if page is None:
-            return s.escape("Open", "Open file") or open_page(s, p["name"])
+            return open_page(s, p["name"])
         if p["old"] in page.value.split():
             return s.escape("Replace") or s.menu("Edit", "Replace", window=s.front)
         return s.escape("Save") or s.menu("File", "Save", window=s.front)
@@ -205,14 +220,12 @@ class Discard(Family):
         return f"Close {p['name']} without saving the changes."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        desk.stores["before"] = sentence(rng)
-        desk.files.write(f"{DOCUMENTS}/{p['name']}", desk.stores["before"])
+        desk.files.write(f"{DOCUMENTS}/{p['name']}", sentence(rng))
         open_in_editor(desk, rng, p["name"]).box.insert(f"{sentence(rng)}\n")
         distract(desk, rng, p["name"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        shown = any(window.app.title().lstrip("*") == p["name"] for window in desk.windows)
-        return not shown and text_of(desk, p["name"]) == desk.stores["before"]
+        return desk.window_with(f"{DOCUMENTS}/{p['name']}") is None and others_kept(desk)
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if s.dialog == "Unsaved changes":
@@ -246,14 +259,13 @@ class CopyAs(Family):
         distract(desk, rng, p["name"], p["copy"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        before = desk.stores["before"]
-        return text_of(desk, p["copy"]) == before and text_of(desk, p["name"]) == before
+        return saved(desk, p["copy"], desk.stores["before"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if s.dialog == "Save as":
             return save_as(s, p["copy"])
         if page_of(s, p["name"]) is None:
-            return s.escape("Open", "Open file") or open_page(s, p["name"])
+            return open_page(s, p["name"])
         return s.escape("Save as") or s.menu("File", "Save as", window=s.front)
 
 
@@ -279,12 +291,13 @@ class RemoveWord(Family):
         distract(desk, rng, p["name"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return (text_of(desk, p["name"]) or "").split() == desk.stores["rest"]
+        kept = others_kept(desk, f"{DOCUMENTS}/{p['name']}")
+        return kept and (text_of(desk, p["name"]) or "").split() == desk.stores["rest"]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         page = page_of(s, p["name"])
         if page is None:
-            return s.escape("Open", "Open file") or open_page(s, p["name"])
+            return open_page(s, p["name"])
         words = page.value.split()
         if p["word"] not in words:
             return s.escape() or s.keys("ctrl", "s", thought="Save the file.")
@@ -325,7 +338,7 @@ class Undo(Family):
         distract(desk, rng, p["name"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return text_of(desk, p["name"]) == desk.stores["goal"]
+        return saved(desk, p["name"], desk.stores["goal"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         page = page_of(s, p["name"])
@@ -341,7 +354,7 @@ class Undo(Family):
 
 
 class MissingFile(Infeasible):
-    """A file to change that does not exist: the Open dialog shows it."""
+    """Add a line to a file that does not exist: the Open dialog shows it."""
 
     name = "editor-missing"
     domain = "editor"
@@ -349,23 +362,25 @@ class MissingFile(Infeasible):
     def draw(self, rng: random.Random) -> Params:
         return {"name": f"{nouns(rng, 1)[0]}.txt", "line": sentence(rng)}
 
-    def instruction(self, p: Params) -> str:
-        return f"Open {p['name']} in the Editor and write '{p['line']}' in it."
+    instruction = Append.instruction
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        for place_name in ("Documents", "Downloads", "Pictures"):
-            add_files(desk, rng, f"/{place_name}", rng.randrange(1, 4), avoid=(p["name"],))
+        for name in PLACES:
+            add_files(desk, rng, f"/{name}", rng.randrange(1, 4), avoid=(p["name"],))
         if rng.random() < 0.5:
             place(desk, rng, "Editor")
+        else:
+            distract(desk, rng, p["name"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if s.dialog != "Open file":
             in_editor = bool(s.find("text", kind="area", window=s.front))
             return s.escape("Open", "Editor") or (s.menu("File", "Open") if in_editor else s.app("Editor"))
         folder = s.find("Folder", kind="dropdown")
-        assert folder is not None
+        if folder is None:
+            return s.escape()
         notes[folder.value] = "seen"
-        left = [name for name in ("Documents", "Downloads", "Pictures") if name not in notes]
+        left = [name for name in PLACES if name not in notes]
         if left:
             return s.menuitem(left[0]) or s.click("Folder", kind="dropdown", thought=f"Look in {left[0]}.")
         return f"There is no {p['name']}.", Fail()

@@ -13,11 +13,10 @@ from typing import ClassVar
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.apps.files import FileManager
+from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.env import Control
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files, open_perhaps
 from arpo.envs.pocket.families.lookup import looked_through, pick, seek
-from arpo.envs.pocket.families.scene import arrive, open_perhaps
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.vfs import PLACES, TRASH, Files, join
 from arpo.envs.pocket.words import nouns, sentence
@@ -51,7 +50,7 @@ def is_at(s: Screen, path: str) -> bool:
 
 def go(s: Screen, folder: str) -> Move | None:
     """Bring the file manager to the front and go to a place."""
-    return arrive(s, "Files") or (
+    return s.arrive("Files") or (
         None if is_at(s, folder) else s.click(folder, kind="row", window="Files", thought=f"Go to {folder}.")
     )
 
@@ -70,12 +69,6 @@ def new_folder(s: Screen, folder: str, notes: dict[str, str]) -> Move | None:
 def select(s: Screen, name: str) -> Move | None:
     row = row_of(s, name)
     return None if row and "selected" in row.state else s.click(name, kind="row", window="Files")
-
-
-def outside(files: Files) -> object:
-    """All that is not in the trash."""
-    kept = {path: (file.text, file.kb) for path, file in files.files.items() if not path.startswith(f"{TRASH}/")}
-    return kept, {path for path in files.folders if not path.startswith(f"{TRASH}/")}
 
 
 class FileFamily(Family):
@@ -104,7 +97,6 @@ class FileFamily(Family):
             count = rng.randint(2, self.most if name == p.get("folder") else 5)
             add_files(desk, rng, f"/{name}", count, KINDS, avoid=named)
         self.files(desk, p, rng)
-        desk.stores["start"] = _copy(desk.files)
         app = open_perhaps(desk, rng, "Files")
         if isinstance(app, FileManager):
             # What cannot be done must be looked for first, so its folder is not in sight yet.
@@ -112,15 +104,11 @@ class FileFamily(Family):
             app.go(f"/{rng.choice(folders)}")
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        wanted = _copy(desk.stores["start"])
+        wanted: Files = desk.stores["files"].twin()
         self.goal(wanted, p)
         if self.trash_counts and desk.files.names(TRASH) != wanted.names(TRASH):
             return False
-        return outside(desk.files) == outside(wanted)
-
-
-def _copy(files: Files) -> Files:
-    return Files(dict(files.files), dict(files.folders))
+        return desk.files.outside_trash() == wanted.outside_trash()
 
 
 class Open(FileFamily):
@@ -159,7 +147,7 @@ class NewFolder(FileFamily):
         return {"new": nouns(rng, 1)[0], "folder": rng.choice(PLACES)}
 
     def instruction(self, p: Params) -> str:
-        return f"Make a folder {p['new']} in {p['folder']}."
+        return f"Make a folder named {p['new']} in {p['folder']}."
 
     def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         if rng.random() < 0.6:  # so few that the list has empty space below them
@@ -380,7 +368,7 @@ class SubFolder(FileFamily):
         return {"name": f"{name}.{rng.choice(KINDS.split())}", "new": new, "folder": rng.choice(PLACES)}
 
     def instruction(self, p: Params) -> str:
-        return f"Make a folder {p['new']} in {p['folder']} and move {p['name']} into it."
+        return f"Make a folder named {p['new']} in {p['folder']} and move {p['name']} into it."
 
     def goal(self, files: Files, p: Params) -> None:
         files.make_folder(f"/{p['folder']}/{p['new']}")
@@ -391,13 +379,13 @@ class SubFolder(FileFamily):
             return s.fill("Name", p["new"]) or s.click("Create", kind="button")
         cut = s.find(f"Cut {p['name']}", kind="text", window="Files")
         if cut and is_at(s, f"{p['folder']}/{p['new']}"):
-            return arrive(s, "Files") or s.keys("ctrl", "v", thought="Paste it here.")
+            return s.arrive("Files") or s.keys("ctrl", "v", thought="Paste it here.")
         if row_of(s, p["new"]):
             notes["made"] = "yes"
         if not notes.get("made") or (cut and not row_of(s, p["new"])):
             bar = s.find(kind="scrollbar", window="Files")
             if is_at(s, p["folder"]) and bar and bar.value != "top":  # folders come first, so it may be out of sight
-                return arrive(s, "Files") or s.scroll(bar, "up")
+                return s.arrive("Files") or s.scroll(bar, "up")
             notes["made"] = ""
             return new_folder(s, p["folder"], notes)
         if move := go(s, p["folder"]):

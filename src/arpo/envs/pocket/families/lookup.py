@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from arpo.envs.pocket.env import Control
+from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.screen import Move, Screen
 
 

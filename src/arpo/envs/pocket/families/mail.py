@@ -10,14 +10,14 @@ import random
 from abc import abstractmethod
 from collections import Counter
 from dataclasses import replace
+from typing import ClassVar
 
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.mail import FOLDERS, ME, Letter, Mail, add_message, fill, letters, new_subject
+from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.env import Control
-from arpo.envs.pocket.families.base import Family, Infeasible, Params
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, open_perhaps
 from arpo.envs.pocket.families.lookup import looked_through, pick, seek
-from arpo.envs.pocket.families.scene import arrive, open_perhaps
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.words import nouns, person, sentence
 
@@ -30,7 +30,7 @@ def row_of(s: Screen, p: Params) -> Control | None:
 
 def go(s: Screen, folder: str = "Inbox") -> Move | None:
     """Bring the mail program to the front and go to a folder. A half-written mail goes."""
-    if move := s.click("Discard", kind="button", window="Discard mail") or arrive(s, "Mail"):
+    if move := s.click("Discard", kind="button", window="Discard mail") or s.arrive("Mail"):
         return move
     row = s.find(folder, kind="row", window="Mail")
     return s.click(folder, kind="row", window="Mail", thought=f"Go to {folder}.") if not is_selected(row) else None
@@ -63,10 +63,34 @@ def write(s: Screen, to: str, subject: str, text: str) -> Move | None:
     )
 
 
+def mix_in(desk: Desktop, rng: random.Random, letter: Letter) -> None:
+    """Put a new mail somewhere among the others."""
+    mails = letters(desk)
+    mails.remove(letter)
+    mails.insert(rng.randrange(len(mails) + 1), letter)
+
+
+def remember(desk: Desktop) -> None:
+    """Keep the mails as they are now for the check."""
+    desk.stores["mails"] = [replace(mail) for mail in letters(desk)]
+
+
+def remembered(desk: Desktop) -> list[Letter]:
+    """The mails as they were, to be changed into what is wanted."""
+    return [replace(mail) for mail in desk.stores["mails"]]
+
+
+def ledger(mails: list[Letter], with_trash: bool = True) -> Counter[tuple[str, str, str, str, str, bool]]:
+    """What a check compares: all of the mails but their order and whether they were read."""
+    kept = [mail for mail in mails if with_trash or mail.folder != "Trash"]
+    return Counter((m.sender, m.to, m.subject, m.body, m.folder, m.starred) for m in kept)
+
+
 class MailFamily(Family):
     """A mail that the instruction names by sender and subject, among others."""
 
     domain = "mail"
+    trash_counts: ClassVar[bool] = True  # whether the trash must be as the goal says, too
 
     def draw(self, rng: random.Random) -> Params:
         return {"sender": person(rng), "subject": new_subject(rng)}
@@ -90,24 +114,18 @@ class MailFamily(Family):
         if sender and "subject" in p and rng.random() < 0.5:  # another mail from the same person
             other = " ".join(nouns(rng, 2, tuple(p["subject"].split())))
             add_message(desk, sender, other, sentence(rng))
-        mails = letters(desk)
         for letter in self.named(desk, p, rng):
-            mails.remove(letter)
-            mails.insert(rng.randrange(len(mails) + 1), letter)
-        desk.stores["start"] = [replace(mail) for mail in mails]
+            mix_in(desk, rng, letter)
+        remember(desk)
         app = open_perhaps(desk, rng, "Mail")
         if isinstance(app, Mail):
             # A mail that does not exist must be looked for first, so the inbox is not in sight yet.
             app.go(rng.choice(["Inbox", *FOLDERS] if self.feasible else FOLDERS[1:]))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        wanted = [replace(mail) for mail in desk.stores["start"]]
+        wanted = remembered(desk)
         self.goal(wanted, p)
-        return _ledger(letters(desk)) == _ledger(wanted)
-
-
-def _ledger(mails: list[Letter]) -> Counter[tuple[str, str, str, str, str, bool]]:
-    return Counter((m.sender, m.to, m.subject, m.body, m.folder, m.starred) for m in mails)
+        return ledger(letters(desk), self.trash_counts) == ledger(wanted, self.trash_counts)
 
 
 class Star(MailFamily):
@@ -130,6 +148,7 @@ class Delete(MailFamily):
     """Select a mail and press the Delete key."""
 
     name = "mail-delete"
+    trash_counts = False  # gone for good is deleted, too
 
     def instruction(self, p: Params) -> str:
         return f"Delete the mail '{p['subject']}' from {p['sender']}."
@@ -202,7 +221,7 @@ class Send(MailFamily):
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return (
             write(s, p["to"], p["subject"], p["text"])
-            or arrive(s, "Mail")
+            or s.arrive("Mail")
             or s.click("New", kind="button", window="Mail", thought="Write a new mail.")
         )
 
@@ -280,7 +299,7 @@ class Attachment(MailFamily):
 
     def check(self, desk: Desktop, p: Params) -> bool:
         texts = [file.text for path, file in desk.files.files.items() if path.startswith("/Downloads/")]
-        wanted = [*desk.stores["downloads"], self.find(desk.stores["start"], p).content]
+        wanted = [*desk.stores["downloads"], self.find(desk.stores["mails"], p).content]
         return Counter(texts) == Counter(wanted) and super().check(desk, p)
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
@@ -294,9 +313,10 @@ class Attachment(MailFamily):
 
 
 class ArchiveAll(MailFamily):
-    """Archive all mails from one person, by the button."""
+    """Archive or delete all mails from one person, by the button."""
 
     name = "mail-cleanup"
+    trash_counts = False
 
     def draw(self, rng: random.Random) -> Params:
         return {"sender": person(rng), "verb": rng.choice(["Archive", "Delete"])}
@@ -319,15 +339,11 @@ class ArchiveAll(MailFamily):
 
 
 class MissingMail(Infeasible, MailFamily):
-    """Answer somebody who has not written: look through the inbox, then give up."""
+    """Answer a mail that nobody has sent: look through the inbox, then give up."""
 
     name = "mail-missing"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"sender": person(rng), "text": sentence(rng)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Answer the mail from {p['sender']} with '{p['text']}'."
+    draw = Reply.draw
+    instruction = Reply.instruction
 
     def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
         return []
@@ -339,7 +355,7 @@ class MissingMail(Infeasible, MailFamily):
         if move := go(s):
             return move
         if looked_through(s, "Mail", notes):
-            return f"There is no mail from {p['sender']}.", Fail()
+            return f"There is no mail '{p['subject']}' from {p['sender']}.", Fail()
         return s.scroll(s.find(kind="scrollbar", window="Mail"), notes["way"], "Look at the other mails.")
 
 

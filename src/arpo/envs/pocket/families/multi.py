@@ -5,43 +5,38 @@ from __future__ import annotations
 import random
 
 from arpo.envs.pocket.apps.editor import Editor
-from arpo.envs.pocket.apps.mail import ME, add_message, fill, letters, new_subject
+from arpo.envs.pocket.apps.mail import ME, Letter, add_message, fill, letters, new_subject
 from arpo.envs.pocket.apps.pages import SECTIONS, new_store
-from arpo.envs.pocket.apps.sheet import Sheet, from_csv, to_csv
+from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.env import Control
-from arpo.envs.pocket.families import calculator
-from arpo.envs.pocket.families.base import Family, Params, add_files, place
-from arpo.envs.pocket.families.editor import DOCUMENTS, open_in_editor, page_of, save_as, text_of, write_anew
+from arpo.envs.pocket.families import calculator, tables
+from arpo.envs.pocket.families.base import DOCUMENTS, Family, Params, add_files, others_kept, place, place_some, text_of
+from arpo.envs.pocket.families.browser import downloaded, price_of
+from arpo.envs.pocket.families.editor import note_down, open_in_editor, page_of, saved, write_anew
 from arpo.envs.pocket.families.files import go as go_to_folder
 from arpo.envs.pocket.families.files import row_of as file_row
 from arpo.envs.pocket.families.lookup import seek
 from arpo.envs.pocket.families.mail import go as go_to_mail
+from arpo.envs.pocket.families.mail import ledger, mix_in, remember, remembered
 from arpo.envs.pocket.families.mail import read as read_mail
 from arpo.envs.pocket.families.mail import write as write_mail
-from arpo.envs.pocket.families.scene import arrive
 from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import nouns, person, sentence
-
-HEADER = ("name", "number")
-
-
-def note_down(s: Screen, name: str, text: str) -> Move | None:
-    """Write a text into a new file of the Documents folder, from whatever is on the screen."""
-    if s.dialog == "Save as":
-        return save_as(s, name)
-    page = page_of(s, "Untitled")
-    if page and page.value == text:
-        return s.escape("Save") or s.menu("File", "Save", window=s.front)
-    return (
-        s.escape("Editor")
-        or s.switch("Untitled")
-        or (s.app("Editor") if page is None else None)
-        or write_anew(s, page, text)
-    )
+from arpo.envs.pocket.vfs import PLACES
+from arpo.envs.pocket.words import PEOPLE, nouns, person, sentence
 
 
-def mail_from(s: Screen, sender: str) -> Control | None:
+def mail_from(desk: Desktop, rng: random.Random, sender: str, body: str, file: tuple[str, str] | None = None) -> None:
+    """Some mails, one of them from this person."""
+    fill(desk, rng, (sender,), count=rng.randrange(2, 5))
+    mix_in(desk, rng, add_message(desk, sender, new_subject(rng), body, file))
+
+
+def only_sent(desk: Desktop, to: str, subject: str, text: str) -> bool:
+    """Whether this mail was sent and the others are as they were."""
+    return ledger(letters(desk)) == ledger([*remembered(desk), Letter(ME, to, subject, text, "Sent")])
+
+
+def row_from(s: Screen, sender: str) -> Control | None:
     """The first row of a mail from somebody."""
     rows = s.all(kind="row", label=sender, window="Mail")
     return rows[0] if rows else None
@@ -55,22 +50,17 @@ def body_of(s: Screen, sender: str) -> str:
 
 def read_from(s: Screen, sender: str, notes: dict[str, str]) -> Move | None:
     """Find and open the only mail from somebody."""
-    row = mail_from(s, sender)
+    row = row_from(s, sender)
     return go_to_mail(s) or seek(s, row, "Mail", notes) or read_mail(s, row)
 
 
-def table(rng: random.Random, rows: int) -> list[list[str]]:
-    """A header and rows of a noun and a number, all different."""
-    numbers = rng.sample(range(10, 100), rows)
-    return [list(HEADER), *([word, str(number)] for word, number in zip(nouns(rng, rows), numbers, strict=True))]
-
-
-def open_table(desk: Desktop, rng: random.Random, name: str, rows: list[list[str]]) -> None:
-    """A sheet window with this table as a file of the Documents folder."""
-    desk.files.write(f"{DOCUMENTS}/{name}", "\n".join(",".join(row) for row in rows))
-    app = place(desk, rng, "Sheet")
-    assert isinstance(app, Sheet)
-    app.open_path(f"{DOCUMENTS}/{name}")
+def send(s: Screen, p: Params, text: str) -> Move | None:
+    """Write a new mail to the person and with the subject that the instruction names."""
+    return (
+        write_mail(s, p["to"], p["subject"], text)
+        or s.arrive("Mail")
+        or s.click("New", kind="button", window="Mail", thought="Write a new mail.")
+    )
 
 
 class CalculatedNote(Family):
@@ -92,24 +82,21 @@ class CalculatedNote(Family):
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(p["name"],))
-        for name in rng.sample(["Calculator", "Editor"], rng.randrange(3)):
-            place(desk, rng, name)
+        place_some(desk, rng, ["Calculator", "Editor"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return (text_of(desk, p["name"]) or "").strip() == str(calculator.solve(p["a"], p["operator"], p["b"]))
+        return saved(desk, p["name"], str(calculator.solve(p["a"], p["operator"], p["b"])))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if "result" in notes:
             return note_down(s, p["name"], notes["result"])
-        if move := arrive(s, "Calculator"):
+        if move := s.arrive("Calculator"):
             return move
         line, number = calculator.read(s)
         if line == f"{p['a']} {p['operator']} {p['b']} =":
             notes["result"] = number
             return note_down(s, p["name"], number)
-        if line or number != "0":
-            return s.click("C", kind="key", thought="Clear it.")
-        return s.type(f"{p['a']}{p['operator']}{p['b']}=")
+        return calculator.work_out(s, f"{p['a']}{p['operator']}{p['b']}=")
 
 
 class MailedNote(Family):
@@ -125,18 +112,13 @@ class MailedNote(Family):
         return f"Save the phone number from the mail of {p['sender']} as {p['name']} in Documents."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        fill(desk, rng, (p["sender"],), count=rng.randrange(2, 5))
-        number = f"555-{rng.randrange(1000, 10000)}"
-        desk.stores["number"] = number
-        add_message(desk, p["sender"], new_subject(rng), f"my phone number is {number}")
-        mails = letters(desk)
-        mails.insert(rng.randrange(len(mails)), mails.pop(0))
+        desk.stores["number"] = f"555-{rng.randrange(1000, 10000)}"
+        mail_from(desk, rng, p["sender"], f"my phone number is {desk.stores['number']}")
         add_files(desk, rng, DOCUMENTS, rng.randrange(1, 4), avoid=(p["name"],))
-        for name in rng.sample(["Mail", "Editor"], rng.randrange(3)):
-            place(desk, rng, name)
+        place_some(desk, rng, ["Mail", "Editor"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return (text_of(desk, p["name"]) or "").strip() == desk.stores["number"]
+        return saved(desk, p["name"], desk.stores["number"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if "number" not in notes:
@@ -157,49 +139,39 @@ class PriceToSheet(Family):
         return {"item": item, "cell": f"{rng.choice('BCD')}{rng.randrange(2, 6)}", "name": f"{name}.csv"}
 
     def instruction(self, p: Params) -> str:
-        return f"Put the price of {p['item']} from the Shop page into cell {p['cell']} of {p['name']} and save it."
+        price = f"the price of {p['item']} from the Shop of the Browser"
+        return f"Put {price} into cell {p['cell']} of {p['name']} and save it."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        desk.stores["browser"] = new_store(rng, items=(p["item"],))
-        rows = [row for row in desk.stores["browser"]["pages"][SECTIONS["Shop"]] if row[:2] == ("item", p["item"])]
-        cells = from_csv("\n".join(",".join(row) for row in table(rng, rng.randrange(3, 6))))
-        column, row = "ABCDE".index(p["cell"][0]), int(p["cell"][1:]) - 1
-        open_table(desk, rng, p["name"], [list(line) for line in cells])
-        cells[row][column] = rows[0][2].lstrip("$")
-        desk.stores["goal"] = to_csv(cells)
+        store = desk.stores["browser"] = new_store(rng, items=(p["item"],))
+        price = next(row[2][1:] for row in store["pages"][SECTIONS["Shop"]] if row[1] == p["item"])
+        desk.stores["price"] = price
+        rows = tables.table(rng)
+        while tables.put(tables.padded(rows), p["cell"], price) == tables.padded(rows):  # it is there already
+            rows = tables.table(rng)
+        tables.begin_open(desk, rng, p["name"], rows)
         if rng.random() < 0.6:
             place(desk, rng, "Browser")
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return (text_of(desk, p["name"]) or "").replace("$", "").strip() == desk.stores["goal"].strip()
+        found = tables.saved(desk, p["name"])
+        prices = (desk.stores["price"], f"${desk.stores['price']}")
+        return found in [tables.put(tables.start_of(desk), p["cell"], price) for price in prices]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if "price" not in notes:
-            if move := arrive(s, "Browser"):
+            if move := s.arrive("Browser"):
                 return move
-            item = s.find(p["item"], kind="link", window="Browser")
-            prices = [c.label for c in s.all(kind="text", window="Browser") if item and c.box[1] == item.box[1]]
-            if not prices:
+            price = price_of(s, p["item"])
+            if price is None:
                 return s.click("Shop", kind="link") or s.click("Home", kind="tool", thought="Go to the home page.")
-            notes["price"] = prices[0].lstrip("$")
-        return put_into_cell(s, p["name"], p["cell"], notes["price"])
-
-
-def put_into_cell(s: Screen, name: str, cell: str, value: str) -> Move | None:
-    """Write a value into a cell of an open sheet and save it."""
-    if not s.is_front(name):
-        return s.escape() or s.switch(name)
-    at = s.find(cell, kind="cell")
-    if at is None:
-        return s.escape() or s.scroll(s.find(kind="cell"), "up")
-    if at.value == value:
-        return s.escape("Save") or s.menu("File", "Save", window=s.front)
-    bar = s.find("Cell", kind="field")
-    if bar and "focused" in bar.state:  # an edit that somebody left half done
-        return s.keys("esc", thought="Leave this edit.")
-    if "selected" not in at.state:
-        return s.escape() or s.click(cell, kind="cell", thought=f"Click cell {cell}.")
-    return s.escape() or s.type(f"{value}\n", f"Type {value}.")
+            notes["price"] = str(price)
+        return (
+            tables.open_sheet(s, notes, p["name"])
+            or tables.steady(s, notes, p["cell"])
+            or tables.write(s, p["cell"], notes["price"])
+            or tables.save_by_menu(s, notes)
+        )
 
 
 class NumberToMail(Family):
@@ -209,41 +181,34 @@ class NumberToMail(Family):
     domain = "multi"
 
     def draw(self, rng: random.Random) -> Params:
-        row, name, subject = nouns(rng, 3)
-        return {"row": row, "name": f"{name}.csv", "to": person(rng), "subject": subject}
+        name, subject = nouns(rng, 2)
+        what = {"heading": rng.choice(tables.HEADINGS), "person": rng.choice(PEOPLE), "name": f"{name}.csv"}
+        return {**what, "to": person(rng, (what["person"],)), "subject": subject}
 
     def instruction(self, p: Params) -> str:
-        return f"Send the number of {p['row']} in {p['name']} to {p['to']} with the subject '{p['subject']}'."
+        what = f"the {p['heading']} of {p['person']} in {p['name']}"
+        return f"Mail {what} to {p['to']} with the subject '{p['subject']}'."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        rows = [row for row in table(rng, rng.randrange(4, 7)) if row[0] != p["row"]]
-        desk.stores["number"] = str(rng.randrange(100, 1000))
-        rows.insert(rng.randrange(1, len(rows) + 1), [p["row"], desk.stores["number"]])
+        rows = tables.table(rng, (p["heading"],), (p["person"],))
+        desk.stores["number"] = next(row for row in rows if row[0] == p["person"])[rows[0].index(p["heading"])]
         fill(desk, rng, count=rng.randrange(1, 5))
-        if rng.random() < 0.5:
-            place(desk, rng, "Mail")
-        open_table(desk, rng, p["name"], rows)
+        remember(desk)
+        place_some(desk, rng, ["Mail"])
+        tables.begin_open(desk, rng, p["name"], rows)
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        sent = [(m.to, m.subject, m.body.strip()) for m in letters(desk) if m.sender == ME]
-        return sent == [(p["to"], p["subject"], desk.stores["number"])]
+        return only_sent(desk, p["to"], p["subject"], desk.stores["number"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if "number" not in notes:
-            if not s.is_front(p["name"]):
-                return s.escape() or s.switch(p["name"])
-            row = next((c for c in s.all(kind="cell") if c.value == p["row"]), None)
-            if row is None:
-                return s.escape() or s.scroll(s.find(kind="cell"), "up")
-            number = s.find(f"B{row.label[1:]}", kind="cell")
-            assert number is not None
-            notes["number"] = number.value
-        return (
-            write_mail(s, p["to"], p["subject"], notes["number"])
-            or s.escape("Mail")
-            or s.app("Mail")
-            or s.click("New", kind="button", window="Mail", thought="Write a new mail.")
-        )
+            if move := tables.open_sheet(s, notes, p["name"]):
+                return move
+            row, letter = tables.row_of(s, p["person"]), tables.letter_of(s, p["heading"])
+            if row is None or letter is None:
+                return tables.undo(s)
+            notes["number"] = tables.cells(s)[f"{letter}{row}"]
+        return send(s, p, notes["number"])
 
 
 class FileToMail(Family):
@@ -257,19 +222,18 @@ class FileToMail(Family):
         return {"name": f"{name}.txt", "to": person(rng), "subject": subject}
 
     def instruction(self, p: Params) -> str:
-        return f"Send the text of {p['name']} in Documents to {p['to']} with the subject '{p['subject']}'."
+        return f"Mail the text of {p['name']} in Documents to {p['to']} with the subject '{p['subject']}'."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         desk.stores["text"] = sentence(rng)
         add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(p["name"],))
         desk.files.write(f"{DOCUMENTS}/{p['name']}", desk.stores["text"])
         fill(desk, rng, count=rng.randrange(1, 5))
-        for name in rng.sample(["Mail", "Files"], rng.randrange(1, 3)):
-            place(desk, rng, name)
+        remember(desk)
+        place_some(desk, rng, ["Mail", "Files"], least=1)
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        sent = [(m.to, m.subject, m.body.strip()) for m in letters(desk) if m.sender == ME]
-        return sent == [(p["to"], p["subject"], desk.stores["text"])]
+        return only_sent(desk, p["to"], p["subject"], desk.stores["text"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         page = page_of(s, p["name"])
@@ -283,12 +247,7 @@ class FileToMail(Family):
                 or seek(s, row, "Files", notes)
                 or s.double_click(p["name"], kind="row", window="Files")
             )
-        return (
-            write_mail(s, p["to"], p["subject"], notes["text"])
-            or s.escape("Mail")
-            or s.app("Mail")
-            or s.click("New", kind="button", window="Mail", thought="Write a new mail.")
-        )
+        return send(s, p, notes["text"])
 
 
 class FileAttachment(Family):
@@ -304,21 +263,16 @@ class FileAttachment(Family):
         return f"Save the file in the mail from {p['sender']} and move it to {p['folder']}."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        fill(desk, rng, (p["sender"],), count=rng.randrange(2, 5))
-        word = nouns(rng, 1)[0]
-        desk.stores["file"] = (f"{word}.txt", sentence(rng))
-        for folder in ("/Documents", "/Downloads", "/Pictures"):
-            add_files(desk, rng, folder, rng.randrange(1, 4), avoid=(word,))
-        add_message(desk, p["sender"], new_subject(rng), sentence(rng), desk.stores["file"])
-        mails = letters(desk)
-        mails.insert(rng.randrange(len(mails)), mails.pop(0))
-        for name in rng.sample(["Mail", "Files"], rng.randrange(3)):
-            place(desk, rng, name)
+        name, text = desk.stores["file"] = (f"{nouns(rng, 1)[0]}.txt", sentence(rng))
+        for folder in PLACES:
+            add_files(desk, rng, f"/{folder}", rng.randrange(1, 4), avoid=(name,))
+        mail_from(desk, rng, p["sender"], sentence(rng), (name, text))
+        place_some(desk, rng, ["Mail", "Files"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
         name, text = desk.stores["file"]
-        places = [path for path, file in desk.files.files.items() if file.text == text and path.endswith(name)]
-        return places == [f"/{p['folder']}/{name}"]
+        path = f"/{p['folder']}/{name}"
+        return path in desk.files.files and desk.files.read(path) == text and others_kept(desk, path)
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if "file" not in notes:
@@ -352,17 +306,15 @@ class Download(Family):
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         desk.stores["browser"] = new_store(rng, files=(p["name"],))
         add_files(desk, rng, "/Downloads", rng.randrange(1, 5), avoid=(p["name"],))
-        for name in rng.sample(["Browser", "Files"], rng.randrange(3)):
-            place(desk, rng, name)
+        place_some(desk, rng, ["Browser", "Files"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        path = f"/Downloads/{p['name']}"
-        shown = [window.app.path for window in desk.windows if isinstance(window.app, Editor)]
-        return path in desk.files.files and path in shown
+        window = desk.window_with(f"/Downloads/{p['name']}")
+        return window is not None and isinstance(window.app, Editor) and downloaded(desk, p["name"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if "saved" not in notes:
-            if move := arrive(s, "Browser"):
+            if move := s.arrive("Browser"):
                 return move
             if move := s.click(p["name"], kind="link", window="Browser"):
                 notes["saved"] = "yes"
@@ -392,7 +344,6 @@ class CopyText(Family):
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         source, target = sentence(rng), sentence(rng)
         desk.stores["goal"] = (target + source).replace(" ", "")
-        desk.stores["source"] = source
         desk.files.write(f"{DOCUMENTS}/{p['source']}", source)
         desk.files.write(f"{DOCUMENTS}/{p['target']}", target)
         others = add_files(desk, rng, DOCUMENTS, rng.randrange(1, 3), avoid=(p["source"], p["target"]))
@@ -401,7 +352,7 @@ class CopyText(Family):
 
     def check(self, desk: Desktop, p: Params) -> bool:
         text = text_of(desk, p["target"]) or ""
-        return "".join(text.split()) == desk.stores["goal"] and text_of(desk, p["source"]) == desk.stores["source"]
+        return "".join(text.split()) == desk.stores["goal"] and others_kept(desk, f"{DOCUMENTS}/{p['target']}")
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if move := s.escape():
@@ -441,22 +392,13 @@ class MailedSum(Family):
         return f"{p['verb']} the two numbers from the mail of {p['sender']} in the Calculator."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        fill(desk, rng, (p["sender"],), count=rng.randrange(2, 5))
-        a, b = rng.randrange(11, 100), rng.randrange(11, 100)
-        desk.stores["numbers"] = (a, b)
-        add_message(desk, p["sender"], new_subject(rng), f"my numbers are {a} and {b}")
-        mails = letters(desk)
-        mails.insert(rng.randrange(len(mails)), mails.pop(0))
-        for name in rng.sample(["Mail", "Calculator"], rng.randrange(3)):
-            place(desk, rng, name)
+        a, b = desk.stores["numbers"] = (rng.randrange(11, 100), rng.randrange(11, 100))
+        mail_from(desk, rng, p["sender"], f"my numbers are {a} and {b}")
+        place_some(desk, rng, ["Mail", "Calculator"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
         a, b = desk.stores["numbers"]
-        operator = "+" if p["verb"] == "Add" else "x"
-        return any(
-            calculator.shows(desk, f"{x} {operator} {y} =", calculator.solve(a, operator, b))
-            for x, y in ((a, b), (b, a))
-        )
+        return calculator.shows(desk, *calculator.both_ways(a, "+" if p["verb"] == "Add" else "x", b))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if "sum" not in notes:
@@ -464,10 +406,7 @@ class MailedSum(Family):
                 return move
             words = body_of(s, p["sender"]).split()
             notes["sum"] = f"{words[-3]}{'+' if p['verb'] == 'Add' else 'x'}{words[-1]}="
-        if move := arrive(s, "Calculator"):
-            return move
-        line, number = calculator.read(s)
-        return s.click("C", kind="key", thought="Clear it.") if line or number != "0" else s.type(notes["sum"])
+        return s.arrive("Calculator") or calculator.work_out(s, notes["sum"])
 
 
 FAMILIES = (

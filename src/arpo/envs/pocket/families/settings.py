@@ -7,11 +7,10 @@ from typing import Any
 
 from arpo.agent.actions import Drag, Fail
 from arpo.envs.pocket.apps.settings import CHECKS, CHOICES, DEFAULTS, SLIDERS, TABS, Settings, randomise
+from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.draw import COLORS
-from arpo.envs.pocket.env import Control
-from arpo.envs.pocket.families.base import Family, Infeasible, Params
-from arpo.envs.pocket.families.scene import arrive, open_perhaps
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, open_perhaps
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.words import nouns
 
@@ -31,6 +30,7 @@ def other_than(rng: random.Random, values: Any, avoid: object) -> Any:
 
 def begin(desk: Desktop, rng: random.Random, **start: object) -> None:
     """Random settings but for these, remembered for the check, and the window open or not."""
+    clutter(desk, rng)
     randomise(desk, rng)
     desk.settings.update(start)
     desk.stores["before"] = dict(desk.settings)
@@ -121,7 +121,7 @@ def go(s: Screen, notes: dict[str, str], tab: str, *targets: str) -> Move | None
     """To a tab of the settings, foreign changes taken back on the way. An open list of a wanted value stays open."""
     if s.is_front("Settings") and any(c.window in LISTS for c in s.all(kind="menuitem")):
         return keep(s, notes, *targets)
-    return arrive(s, "Settings") or keep(s, notes, *targets) or to_tab(s, tab)
+    return s.arrive("Settings") or keep(s, notes, *targets) or to_tab(s, tab)
 
 
 class Toggle(Family):
@@ -154,7 +154,7 @@ class Toggle(Family):
 class Accent(Family):
     """Two colours: radio buttons and a list."""
 
-    name = "settings-accent"
+    name = "settings-colours"
     domain = "settings"
 
     def draw(self, rng: random.Random) -> Params:
@@ -286,7 +286,7 @@ class Reset(Family):
             notes["reset"] = "yes"
             return s.click("Reset", kind="button")
         opened = any(c.window in LISTS for c in s.all(kind="menuitem"))
-        if not opened and (move := arrive(s, "Settings") or to_tab(s, "System")):
+        if not opened and (move := s.arrive("Settings") or to_tab(s, "System")):
             return move
         if "reset" in notes and (move := choose(s, "Language", p["language"]) or choose(s, "Time zone", p["zone"])):
             return move
@@ -352,7 +352,7 @@ class Many(Family):
                 )
         for label in goals:
             del notes[f"done {label}"]  # all seen done, and yet it is not: look at each again
-        return arrive(s, "Settings") or patrol(s)
+        return s.arrive("Settings") or patrol(s)
 
 
 class Missing(Infeasible):
@@ -375,7 +375,7 @@ class Missing(Infeasible):
         what = p["what"]
         if s.find(kind="menuitem", window=what):
             return f"There is no {p['value']} in the list.", Fail()
-        return arrive(s, "Settings") or to_tab(s, LISTS[what][1]) or s.click(what, kind="dropdown")
+        return s.arrive("Settings") or to_tab(s, LISTS[what][1]) or s.click(what, kind="dropdown")
 
 
 FAMILIES = (Toggle(), Accent(), Dropdown(), Slider(), ComputerName(), Reset(), Many(), Missing())

@@ -11,10 +11,8 @@ from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.formulas import COLUMNS, Grid, cell_place, evaluate, number
 from arpo.envs.pocket.apps.sheet import UNTITLED, Sheet
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files
-from arpo.envs.pocket.families.scene import hide, open_perhaps
+from arpo.envs.pocket.families.base import DOCUMENTS, Family, Infeasible, Params, add_files, hide, open_perhaps
 from arpo.envs.pocket.families.tables import (
-    DOCUMENTS,
     HEADINGS,
     bar,
     begin,
@@ -77,7 +75,7 @@ class SetCell(Family):
 class Formula(Family):
     """A formula over a column."""
 
-    name = "sheet-sum"
+    name = "sheet-formula"
     domain = "sheet"
 
     def draw(self, rng: random.Random) -> Params:
@@ -99,8 +97,9 @@ class Formula(Family):
         text = found[row][column]
         if not text.startswith("=") or found != put(start_of(desk), p["cell"], text):
             return False
-        # A formula, not a number in disguise: it must hold for other numbers in the column, too.
-        return all(_right(start_of(desk), p, text, change) for change in (0, 7))
+        # A formula, not a number in disguise: it must hold for other numbers in the column, too, with the largest of
+        # them now at the end and now at the beginning.
+        return all(_right(start_of(desk), p, text, change) for change in (0, 100, -100))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if move := open_sheet(s, notes, p["file"]) or steady(s, notes, p["cell"]):
@@ -203,7 +202,8 @@ class Fix(Family):
         if move := steady(s, notes, name):
             return move
         target, editing = cell(s, name), bar(s)
-        assert target and editing
+        if not target or not editing:
+            return s.escape()
         if target.value == p["value"]:
             return leave_bar(s) or save_by_menu(s, notes)
         if "selected" not in target.state or "focused" not in editing.state:
@@ -214,7 +214,7 @@ class Fix(Family):
 class Largest(Family):
     """Read a column, find the largest or smallest number, write down whose it is."""
 
-    name = "sheet-max"
+    name = "sheet-largest"
     domain = "sheet"
 
     def draw(self, rng: random.Random) -> Params:
@@ -309,7 +309,8 @@ class CopyCell(Family):
         if move := open_sheet(s, notes, p["file"]) or steady(s, notes, p["to"]) or leave_bar(s):
             return move
         source, target = cell(s, p["from"]), cell(s, p["to"])
-        assert source and target
+        if not source or not target:
+            return s.escape()
         if target.value == source.value:
             return save_by_key(s)
         if notes.get("copied") == "yes":
@@ -333,7 +334,8 @@ class NewTable(Family):
         return {"file": file_name(rng), "first": nouns(rng, 1)[0], "second": str(rng.randrange(10, 100))}
 
     def instruction(self, p: Params) -> str:
-        return f"In a new Sheet, put {p['first']} into A1 and {p['second']} into B1. Save it as {p['file']}."
+        cells = f"put {p['first']} into A1 and {p['second']} into B1"
+        return f"In a new Sheet, {cells}. Save it as {p['file']} in Documents."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(p["file"],))
@@ -342,8 +344,7 @@ class NewTable(Family):
             app.pick(rng.randrange(7), rng.randrange(len(COLUMNS)))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        found = desk.files.files.get(f"{DOCUMENTS}/{p['file']}")
-        return found is not None and found.text == f"{p['first']},{p['second']}\n"
+        return saved(desk, p["file"]) == padded([[p["first"], p["second"]]])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         title = p["file"] if s.is_front(p["file"]) else UNTITLED

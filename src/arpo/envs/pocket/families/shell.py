@@ -7,7 +7,7 @@ import random
 from arpo.agent.actions import Drag, Fail
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.desktop import TASKBAR, Desktop, Window
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, place
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, others_kept, place, place_some
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.words import sentence
 
@@ -16,10 +16,10 @@ ALL = ("Files", "Editor", "Mail", "Browser", "Sheet", "Calculator", "Settings")
 EDGE = 4  # how near to the edge of the screen is "at the edge"
 
 
-def open_some(desk: Desktop, rng: random.Random, names: list[str]) -> None:
-    """Open these applications in a random order."""
-    for name in rng.sample(names, len(names)):
-        place(desk, rng, name)
+def open_apps(desk: Desktop, rng: random.Random, apps: list[str]) -> None:
+    """These applications in any order, with something to show."""
+    clutter(desk, rng)
+    place_some(desk, rng, apps, least=len(apps))
 
 
 def others(rng: random.Random, least: int, most: int, *avoid: str) -> list[str]:
@@ -34,13 +34,13 @@ class OpenApp(Family):
     domain = "shell"
 
     def draw(self, rng: random.Random) -> Params:
-        return {"app": rng.choice(ALL), "verb": rng.choice(["Open", "Start"]), "article": rng.choice(["", "the "])}
+        return {"app": rng.choice(ALL), "verb": rng.choice(["Open", "Start"])}
 
     def instruction(self, p: Params) -> str:
-        return f"{p['verb']} {p['article']}{p['app']}."
+        return f"{p['verb']} the {p['app']} app."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        open_some(desk, rng, others(rng, 0, 2, p["app"]))
+        open_apps(desk, rng, others(rng, 0, 2, p["app"]))
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return desk.active is not None and desk.active.app.name == p["app"]
@@ -63,7 +63,7 @@ class CloseWindow(Family):
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         desk.stores["keep"] = others(rng, p["others"], p["others"], p["app"])
-        open_some(desk, rng, [p["app"], *desk.stores["keep"]])
+        open_apps(desk, rng, [p["app"], *desk.stores["keep"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return {window.app.name for window in desk.windows} >= set(desk.stores["keep"]) and not desk.window_of(p["app"])
@@ -89,11 +89,12 @@ class Minimise(Family):
         return f"Minimise the {p['app']} window."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        open_some(desk, rng, [p["app"], *others(rng, p["others"], p["others"], p["app"])])
+        open_apps(desk, rng, [p["app"], *others(rng, p["others"], p["others"], p["app"])])
+        desk.stores["open"] = len(desk.windows)
 
     def check(self, desk: Desktop, p: Params) -> bool:
         window = desk.window_of(p["app"])
-        return window is not None and window.minimised
+        return window is not None and window.minimised and len(desk.windows) >= desk.stores["open"]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return (
@@ -104,7 +105,7 @@ class Minimise(Family):
 
 
 class Restore(Family):
-    """Bring back a window that is minimised or behind others, not a second one."""
+    """Bring back a window that is minimised and leave the others open."""
 
     name = "shell-restore"
     domain = "shell"
@@ -117,7 +118,7 @@ class Restore(Family):
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         rest = others(rng, max(1, p["hidden"]), 3, p["app"])
-        open_some(desk, rng, [p["app"], *rest])
+        open_apps(desk, rng, [p["app"], *rest])
         for name in (p["app"], *rest[: p["hidden"]]):
             window = desk.window_of(name)
             assert window is not None
@@ -125,7 +126,7 @@ class Restore(Family):
         desk.stores["open"] = len(desk.windows)
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return desk.active is not None and desk.active.app.name == p["app"] and len(desk.windows) == desk.stores["open"]
+        return desk.active is not None and desk.active.app.name == p["app"] and len(desk.windows) >= desk.stores["open"]
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return s.escape() or s.switch(p["app"])
@@ -144,7 +145,7 @@ class MoveWindow(Family):
         return f"Move the {p['app']} window to the {p['side']} edge of the screen."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        open_some(desk, rng, [*others(rng, 0, 1, p["app"])])
+        open_apps(desk, rng, others(rng, 0, 1, p["app"]))
         window = place(desk, rng, p["app"]).window
         while self._at_edge(desk, window, p["side"]):
             window.x = rng.randint(0, max(0, desk.w - window.w))
@@ -169,7 +170,8 @@ class MoveWindow(Family):
             return s.escape() or s.app(p["app"])
         taskbar = s.find("Menu", kind="launcher")
         clock = s.find(kind="clock")
-        assert taskbar and clock
+        if not taskbar or not clock:
+            return s.escape()
         x, y = title.centre
         bottom, right = taskbar.box[1] - 1, clock.box[2] - 1
         to = {"left": (0, y), "right": (right, y), "top": (x, 0), "bottom": (x, bottom)}[p["side"]]
@@ -186,17 +188,17 @@ class CloseAll(Family):
         return {"windows": rng.randint(2, 5), "unsaved": rng.random() < 0.6}
 
     def instruction(self, p: Params) -> str:
-        return "Close all windows. Discard unsaved changes." if p["unsaved"] else f"Close all {p['windows']} windows."
+        return "Close all windows. Discard unsaved changes." if p["unsaved"] else "Close all windows."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        open_some(desk, rng, others(rng, p["windows"] - p["unsaved"], p["windows"] - p["unsaved"]))
+        open_apps(desk, rng, others(rng, p["windows"] - p["unsaved"], p["windows"] - p["unsaved"]))
         if p["unsaved"]:
             editor = place(desk, rng, "Editor")
             assert isinstance(editor, Editor)
             editor.box.insert(sentence(rng))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return not desk.windows
+        return not desk.windows and others_kept(desk)
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         front = s.front
@@ -224,7 +226,7 @@ class MissingApp(Infeasible):
         return f"{p['verb']} the {p['app']} app."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        open_some(desk, rng, others(rng, 0, 2))
+        open_apps(desk, rng, others(rng, 0, 2))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         if s.menu_open and s.find("Settings", kind="menuitem", window="Menu"):

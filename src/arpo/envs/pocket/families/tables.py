@@ -7,16 +7,14 @@ import random
 from arpo.agent.actions import Click
 from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_place
 from arpo.envs.pocket.apps.sheet import UNTITLED, Sheet, from_csv, to_csv
-from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.env import Control
-from arpo.envs.pocket.families.base import add_files
-from arpo.envs.pocket.families.scene import open_perhaps
+from arpo.envs.pocket.controls import Control
+from arpo.envs.pocket.desktop import App, Desktop
+from arpo.envs.pocket.families.base import DOCUMENTS, add_files, open_perhaps, others_kept, place
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.vfs import FileProblem
 from arpo.envs.pocket.words import PEOPLE, nouns
 
 HEADINGS = ("Age", "Cost", "Days", "Miles", "Price", "Score")
-DOCUMENTS = "/Documents"
 
 
 def file_name(rng: random.Random) -> str:
@@ -36,11 +34,26 @@ def table(rng: random.Random, headings: tuple[str, ...] = (), people: tuple[str,
 
 
 def begin(desk: Desktop, rng: random.Random, file: str, rows: Grid) -> None:
-    """The table in its file, remembered for the check; the file open or not, with any cell picked."""
+    """The table in its file; the file open or not, with any cell picked."""
+    _put_file(desk, rng, file, rows)
+    _show(open_perhaps(desk, rng, "Sheet"), rng, file)
+
+
+def begin_open(desk: Desktop, rng: random.Random, file: str, rows: Grid) -> None:
+    """The table in its file, and the file open."""
+    _put_file(desk, rng, file, rows)
+    _show(place(desk, rng, "Sheet"), rng, file)
+
+
+def _put_file(desk: Desktop, rng: random.Random, file: str, rows: Grid) -> None:
+    """Among others, and remembered for the check."""
     add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(file,))
     desk.files.write(f"{DOCUMENTS}/{file}", to_csv(rows))
     desk.stores["before"] = padded(rows)
-    if isinstance(app := open_perhaps(desk, rng, "Sheet"), Sheet):
+
+
+def _show(app: App | None, rng: random.Random, file: str) -> None:
+    if isinstance(app, Sheet):
         app.open_path(f"{DOCUMENTS}/{file}")
         app.pick(rng.randrange(7), rng.randrange(len(COLUMNS)))
 
@@ -52,9 +65,10 @@ def start_of(desk: Desktop) -> Grid:
 
 
 def saved(desk: Desktop, file: str) -> Grid | None:
-    """The cells in the file now; None if it is gone or no table any more."""
+    """The cells in the file now; None if it is gone or no table any more, or if another file has changed."""
+    path = f"{DOCUMENTS}/{file}"
     try:
-        return from_csv(desk.files.read(f"{DOCUMENTS}/{file}"))
+        return from_csv(desk.files.read(path)) if others_kept(desk, path) else None
     except FileProblem:
         return None
 

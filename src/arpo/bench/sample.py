@@ -1,0 +1,255 @@
+"""How fast the local engine samples: `arpo bench train --only sample`.
+
+Episodes in the form of the dialect, all at once, each turn a screenshot of its own that was never shown before and a
+reply of a fixed length (nothing ends it early). Everything that a turn costs the engine is timed: decoding the image,
+the vision tower, the prompt, the reply; not the environments. What is reported:
+
+    sample_tokens_per_s    sampled tokens over the time for all the episodes
+    turn_cost_ratio        turn 10 over turn 2 of an episode alone: flat means that history is not computed again
+    episode_core_s         processor time of a six-turn episode, when all run together
+    peer_tokens_per_s      with --peer: the same turns by transformers' own `generate`, which knows no turns and so
+                           reads each context from its beginning, in one batch without padding (its best case)
+
+The agent is one with random weights and the default sizes of a tiny checkpoint, or `--model`: a folder, a hub name, or
+random-7b, a model of the size of UI-TARS-1.5-7B with random weights (on a GPU: --model random-7b --size 1920x1080).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import statistics
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from rich.console import Console
+from rich.table import Table
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from arpo.agent.dialects import PROMPT, Conversation, UITars, flatten
+from arpo.agent.vocabulary import TokenizerVocabulary
+from arpo.engines.base import Prompt, Sampling
+from arpo.engines.checkpoint import Checkpoint, default_device, load_checkpoint
+from arpo.engines.images import image_tokens, patches, resized
+from arpo.engines.local import LocalEngine
+from arpo.engines.qwen import image_grid, spread
+from arpo.envs.images import decode, observe
+from arpo.errors import ConfigError
+from arpo.training.tiny import make_config, make_tiny, make_tokenizer
+from arpo.types import Observation
+
+RANDOM_7B = "random-7b"
+CORE_TURNS = 6  # of the episodes whose processor time is taken
+LATE, EARLY = 10, 2  # the turns that are compared, counted from 1
+REPEATS = 3
+CORPUS = [PROMPT, "Thought: the dialog is open, so I press OK next.\nAction: click(start_box='(120,44)')\n"] * 3
+
+
+def bench_sample(
+    model: str | None, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int, peer: bool
+) -> dict[str, Any]:
+    """The numbers, under the names that `--json` prints."""
+    for name, value in (("episodes", episodes), ("turns", turns), ("tokens", tokens)):
+        if value < 1:
+            raise ConfigError(f"{name}={value}: must be at least 1")
+    checkpoint = _checkpoint(model, seed)
+    longest = max(turns, LATE, CORE_TURNS) * (image_tokens(*size) + tokens + 64) + 1024
+    engine = LocalEngine(checkpoint, max_context=longest, slots=episodes)
+    work = _Work(engine, UITars(checkpoint.vocabulary), size, tokens, seed)
+    asyncio.run(work.all(episodes, 2))  # warm up
+    seconds, _ = asyncio.run(work.all(episodes, turns))
+    _, core_seconds = asyncio.run(work.all(episodes, CORE_TURNS))
+    alone = [asyncio.run(work.alone(LATE)) for _ in range(REPEATS)]
+    late, early = (statistics.median(one[turn - 1] for one in alone) for turn in (LATE, EARLY))
+    numbers = {
+        "model": model or "random tiny",
+        "parameters": sum(weight.numel() for weight in checkpoint.model.parameters()),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": torch.get_num_threads(),
+        "size": "{}x{}".format(*size),
+        "episodes": episodes,
+        "turns": turns,
+        "tokens_per_turn": tokens,
+        "seed": seed,
+        "sample_tokens_per_s": episodes * turns * tokens / seconds,
+        "turn_cost_ratio": late / early,
+        "turn_alone_s": early,
+        "episode_core_s": core_seconds / episodes,
+    }
+    if peer:
+        numbers["peer_tokens_per_s"] = episodes * turns * tokens / _peer_seconds(work, episodes, turns)
+    return numbers
+
+
+def print_table(numbers: dict[str, Any]) -> None:
+    """The same numbers for people."""
+    title = (
+        "{model}, {parameters:,} parameters, {device}, {threads} threads: "
+        "{episodes} episodes at once, {turns} turns of {tokens_per_turn} tokens, {size}"
+    ).format(**numbers)
+    table = Table("", "", show_header=False, box=None)
+    table.add_row("sampled tokens a second", f"{numbers['sample_tokens_per_s']:,.0f}")
+    if "peer_tokens_per_s" in numbers:
+        table.add_row("the same by transformers' generate", f"{numbers['peer_tokens_per_s']:,.0f}")
+    table.add_row(f"a turn alone (turn {EARLY})", f"{1e3 * numbers['turn_alone_s']:,.0f} ms")
+    table.add_row(f"turn {LATE} over turn {EARLY}", f"{numbers['turn_cost_ratio']:.2f}")
+    table.add_row(f"processor time of an episode of {CORE_TURNS} turns", f"{numbers['episode_core_s']:.2f} s")
+    console = Console(highlight=False)
+    console.print(title, soft_wrap=True)
+    console.print(table)
+
+
+@dataclass
+class _Episode:
+    """A conversation whose replies are all as long as they may be."""
+
+    name: str
+    conversation: Conversation
+    screens: list[Observation]
+    replies: list[tuple[int, ...]] = field(default_factory=list)
+
+    def prompt(self, turn: int, image_pad: int) -> Prompt:
+        indices = self.conversation.observe(self.screens[turn])
+        flat = flatten(self.conversation.segments, self.replies, indices, image_pad)
+        return Prompt(flat.ids, tuple(self.screens[: turn + 1]))
+
+    def reply(self, tokens: tuple[int, ...], end: int) -> None:
+        self.replies.append((*tokens, end))
+        self.conversation.reply(self.replies[-1])
+
+
+class _Work:
+    """The episodes: screenshots are drawn and encoded before anything is timed, and no two are alike."""
+
+    def __init__(self, engine: LocalEngine, dialect: UITars, size: tuple[int, int], tokens: int, seed: int) -> None:
+        self.engine, self.dialect, self.size = engine, dialect, size
+        self.sampling = Sampling(temperature=1.0, max_tokens=tokens)
+        self.random = np.random.default_rng(seed)
+
+    def episodes(self, n: int, turns: int, alike: bool = False) -> list[_Episode]:
+        return [
+            _Episode(
+                name=str(i),
+                conversation=self.dialect.start(f"Rename the file number {0 if alike else i} to report.txt."),
+                screens=[self._screen() for _ in range(turns)],
+            )
+            for i in range(n)
+        ]
+
+    async def all(self, n: int, turns: int) -> tuple[float, float]:
+        """Seconds and processor seconds for so many episodes at once."""
+        episodes = self.episodes(n, turns)
+        began, began_core = time.perf_counter(), time.process_time()
+        await asyncio.gather(*(self._run(episode, turns) for episode in episodes))
+        return time.perf_counter() - began, time.process_time() - began_core
+
+    async def alone(self, turns: int) -> list[float]:
+        """Seconds of each turn of one episode."""
+        return await self._run(self.episodes(1, turns)[0], turns)
+
+    async def _run(self, episode: _Episode, turns: int) -> list[float]:
+        seconds = []
+        for turn in range(turns):
+            prompt = episode.prompt(turn, self.dialect.image_pad)
+            began = time.perf_counter()
+            completion = await self.engine.generate(episode.name, prompt, self.sampling, seed=int(episode.name))
+            seconds.append(time.perf_counter() - began)
+            episode.reply(completion.tokens, self.dialect.stop)
+        await self.engine.release(episode.name)
+        return seconds
+
+    def _screen(self) -> Observation:
+        """Flat rectangles, as on a desktop."""
+        width, height = self.size
+        blocks = self.random.integers(0, 256, (height // 20 + 1, width // 40 + 1, 3), dtype=np.uint8)
+        return observe(blocks.repeat(20, 0).repeat(40, 1)[:height, :width].copy())
+
+
+def _checkpoint(model: str | None, seed: int) -> Checkpoint:
+    if model == RANDOM_7B:
+        return _random_7b(seed)
+    if model is not None:
+        return load_checkpoint(model)
+    with tempfile.TemporaryDirectory() as folder:
+        make_tiny(Path(folder), CORPUS, seed=seed)
+        return load_checkpoint(folder)
+
+
+def _random_7b(seed: int) -> Checkpoint:
+    """The sizes of UI-TARS-1.5-7B; the tokenizer is a small one, since only its ids matter."""
+    tokenizer = make_tokenizer(CORPUS)
+    config: Any = make_config(
+        tokenizer,
+        vision={"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16},
+        text={
+            "vocab_size": 152064,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 128000,
+        },
+    )
+    config.vision_config.fullatt_block_indexes = [7, 15, 23, 31]
+    config.tie_word_embeddings = config.text_config.tie_word_embeddings = False
+    make_model: Any = Qwen2_5_VLForConditionalGeneration
+    device = default_device()
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    torch.manual_seed(seed)
+    try:
+        with device:  # made where it will be: 15 GB are not carried over
+            model = make_model(config).eval().requires_grad_(False)
+    finally:
+        torch.set_default_dtype(before)
+    return Checkpoint(RANDOM_7B, model, TokenizerVocabulary(tokenizer))
+
+
+def _peer_seconds(work: _Work, n: int, turns: int) -> float:
+    """The same turns by plain `generate`, one batch a turn. The instructions are one, so that no context is padded."""
+    model = work.engine.checkpoint.model
+    seconds: list[float] = []
+    for warm_up in (True, False):
+        episodes = work.episodes(n, turns, alike=True)
+        seconds = []
+        for turn in range(1 if warm_up else turns):
+            prompts = [episode.prompt(turn, work.dialect.image_pad) for episode in episodes]
+            began = time.perf_counter()
+            replies = _plain_generate(model, prompts, work.sampling.max_tokens)
+            seconds.append(time.perf_counter() - began)
+            for episode, reply in zip(episodes, replies, strict=True):
+                episode.reply(tuple(reply), work.dialect.stop)
+    return sum(seconds)
+
+
+@torch.inference_mode()
+def _plain_generate(model: Any, prompts: list[Prompt], tokens: int) -> list[list[int]]:
+    pad, device = model.config.image_token_id, model.device
+    layouts = [
+        spread(prompt.ids, [image_grid(image.width, image.height) for image in prompt.images], pad)
+        for prompt in prompts
+    ]
+    ids = torch.stack([layout.ids for layout in layouts]).to(device)
+    images = [image for prompt in prompts for image in prompt.images]
+    pixels = torch.stack([torch.from_numpy(resized(decode(image.image)).copy()) for image in images]).to(device)
+    rows, columns = image_grid(images[0].width, images[0].height)
+    inputs = {
+        "input_ids": ids,
+        "attention_mask": torch.ones_like(ids),
+        "pixel_values": patches(pixels).flatten(0, 1).to(model.dtype),
+        "image_grid_thw": torch.tensor([[1, 2 * rows, 2 * columns]] * len(images), device=device),
+    }
+    if "mm_token_type_ids" in inspect.signature(model.forward).parameters:
+        inputs["mm_token_type_ids"] = (ids == pad).int()
+    out = model.generate(
+        **inputs, do_sample=True, temperature=1.0, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens
+    )
+    replies: list[list[int]] = out[:, ids.shape[1] :].tolist()
+    # Plain generate may draw image tokens; such a reply could not be shown again.
+    return [[token if token != pad else 0 for token in reply] for reply in replies]

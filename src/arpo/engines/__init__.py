@@ -1,0 +1,1 @@
+"""Engines: what samples tokens. They know nothing of desktops."""

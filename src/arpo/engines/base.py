@@ -1,0 +1,56 @@
+"""The contract of an engine: tokens and screenshots in, sampled tokens and their log-probabilities out.
+
+    completion = await engine.generate("episode 7", Prompt(ids, images), Sampling(temperature=1.0), seed=7)
+    await engine.release("episode 7")
+
+A session is one episode. Each turn hands over its whole context; an engine that has seen the beginning keeps its
+key-value cache and computes only what is new. Sampling draws from the random stream of (seed), so what else is
+being sampled at the same time does not change an episode.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from arpo.types import Completion, Observation
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """A flattened context: one image token in `ids` for each screenshot, in the order of `images`."""
+
+    ids: tuple[int, ...]
+    images: tuple[Observation, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to draw: `stop` are the ids that end a reply (and belong to it)."""
+
+    temperature: float = 1.0
+    top_p: float = 1.0
+    max_tokens: int = 128
+    stop: tuple[int, ...] = ()
+
+
+class Engine(Protocol):
+    """Samples replies. EngineError means that the machine failed; ContextTooLong that the prompt does not fit."""
+
+    @property
+    def version(self) -> int:
+        """The version of the weights that the next turn will be sampled with."""
+        ...
+
+    async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+        """One reply, by one version of the weights from its first token to its last."""
+        ...
+
+    async def release(self, session: str) -> None:
+        """Forget a session and its cache."""
+        ...
+
+    async def load(self, version: int, place: Path) -> None:
+        """Go on with other weights. Turns under way finish on the old ones; every cache is computed anew."""
+        ...

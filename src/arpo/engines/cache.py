@@ -1,0 +1,114 @@
+"""Keys and values of many sequences, kept between turns: a row a sequence, and attention straight on the rows.
+
+A decode step reads every key and value of every active sequence once; that read is most of its cost, on a CPU and on a
+GPU. So rows are never gathered into a batch: the step takes the span of rows from the first active one to the last as
+it lies, masks what is beyond each row's length, and lets the few idle rows between compute in vain. Rows are handed out
+lowest first, which keeps the span short.
+
+All heads that share a key head ask together: they are the "queries" of one call, and keys are never repeated.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+
+from arpo.engines.qwen import Attend
+
+FIRST_CAPACITY = 1024  # tokens a row to begin with; doubled as contexts grow
+ALIGN = 64  # lengths are rounded up to this: kernels for masked attention want aligned rows
+
+
+class Cache:
+    """One tensor of keys and one of values a layer: rows x kv_heads x capacity x dim, grown when needed."""
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        dim: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        most_rows: int,
+        most_tokens: int,
+    ) -> None:
+        self._shape = (kv_heads, dim)
+        self._dtype, self._device = dtype, device
+        self._most_rows, self._most_tokens = most_rows, most_tokens
+        self._keys = [self._empty(0, 0) for _ in range(layers)]
+        self._values = [self._empty(0, 0) for _ in range(layers)]
+
+    def reserve(self, rows: int, length: int) -> None:
+        """Make room for so many rows of so many tokens; at least double what there is, up to the most allowed."""
+        have_rows, _, have_tokens, _ = self._keys[0].shape
+        if rows > have_rows:
+            rows = max(rows, min(2 * have_rows, self._most_rows))
+        if length > have_tokens:
+            length = max(length, min(max(2 * have_tokens, FIRST_CAPACITY), self._most_tokens))
+            length = -(-length // ALIGN) * ALIGN
+        rows, length = max(rows, have_rows), max(length, have_tokens)
+        if (rows, length) == (have_rows, have_tokens):
+            return
+        for tensors in (self._keys, self._values):  # a layer at a time: the old and the new never exist as a whole
+            for i, old in enumerate(tensors):
+                tensors[i] = self._empty(rows, length)
+                tensors[i][:have_rows, :, :have_tokens] = old
+
+    def copy(self, source: int, target: int, length: int) -> None:
+        """Give a row the first tokens of another."""
+        for tensor in (*self._keys, *self._values):
+            tensor[target, :, :length] = tensor[source, :, :length]
+
+    def extend(self, row: int, start: int, n: int) -> Attend:
+        """Attention for n new tokens of one sequence that go to the places from `start` on."""
+        end = start + n
+        mask: Tensor
+        if self._device.type == "cuda":
+            mask = causal_lower_right(n, end)  # flash attention knows this one by name
+        else:
+            mask = torch.full((n, end), float("-inf"), dtype=self._dtype, device=self._device).triu_(start + 1)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._keys[layer][row], self._values[layer][row]
+            keys[:, start:end], values[:, start:end] = k.transpose(0, 1), v.transpose(0, 1)
+            mixed = F.scaled_dot_product_attention(
+                q.transpose(0, 1)[None], keys[None, :, :end], values[None, :, :end], attn_mask=mask, enable_gqa=True
+            )
+            return mixed[0].transpose(0, 1)
+
+        return attend
+
+    def step(self, rows: list[int], lengths: list[int]) -> Attend:
+        """Attention for one new token in each of these rows (ascending), which hold `lengths` tokens already."""
+        low, span = rows[0], rows[-1] + 1 - rows[0]
+        longest = -(-(max(lengths) + 1) // ALIGN) * ALIGN
+        row = torch.tensor(rows, device=self._device)
+        place = torch.tensor(lengths, device=self._device)
+        last = torch.zeros(span, dtype=torch.long, device=self._device)  # idle rows look at their first token
+        last[row - low] = place
+        hidden = torch.arange(longest, device=self._device) > last[:, None]
+        mask = torch.zeros(span, 1, 1, longest, dtype=self._dtype, device=self._device)
+        mask.masked_fill_(hidden[:, None, None], float("-inf"))
+        kv_heads, dim = self._shape
+        dense = span == len(rows)
+
+        def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+            keys, values = self._keys[layer], self._values[layer]
+            keys[row, :, place], values[row, :, place] = k, v
+            queries = q if dense else q.new_zeros(span, *q.shape[1:]).index_copy_(0, row - low, q)
+            mixed = F.scaled_dot_product_attention(
+                queries.view(span, kv_heads, -1, dim),
+                keys[low : low + span, :, :longest],
+                values[low : low + span, :, :longest],
+                attn_mask=mask,
+            ).reshape(span, -1, dim)
+            return mixed if dense else mixed[row - low]
+
+        return attend
+
+    def _empty(self, rows: int, capacity: int) -> Tensor:
+        # Zeros, not whatever lies there: a masked place still enters the sums, with weight 0, and 0 times NaN is NaN.
+        kv_heads, dim = self._shape
+        return torch.zeros(rows, kv_heads, capacity, dim, dtype=self._dtype, device=self._device)

@@ -1,0 +1,355 @@
+"""The local engine: samples for many episodes at once from one Qwen2.5-VL in this process.
+
+    engine = LocalEngine("models/base")              # a folder or a hub name; on a GPU where there is one
+    completion = await engine.generate("episode 7", prompt, Sampling(temperature=1.0, stop=(end,)), seed=7)
+
+One task works while there is anything to do. Each of its rounds takes in the turns that wait (their new screenshots
+through the vision tower together, then their new tokens), draws one token for every turn under way, and lets the event
+loop run. So turns come and go at every token, and the order of work depends on the order of calls, never on the clock.
+
+A session is only a cache. What it keeps are the keys and values of the last prompt and reply; a prompt that goes on
+from there costs its new tokens, one that differs somewhere is computed anew from the first difference, and a new
+session copies what it has in common with another: the instructions, and within a group the first screenshot as well.
+Where there are more sessions than slots, the one unused for longest loses its cache.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from arpo.agent.vocabulary import Vocabulary
+from arpo.engines import qwen, sampling
+from arpo.engines.base import Prompt, Sampling
+from arpo.engines.cache import Cache
+from arpo.engines.checkpoint import Checkpoint, default_device, load_checkpoint, load_model
+from arpo.engines.screens import Screens
+from arpo.errors import ConfigError, ContextTooLong, EngineError
+from arpo.types import Completion, Observation
+
+CHUNK = 2048  # tokens of a prompt that go through the layers at once: what bounds the memory of a long one
+
+
+@dataclass(slots=True, eq=False)
+class _Session:
+    """What the cache holds of an episode. `ids` and `images` are those whose keys and values are in `row`."""
+
+    row: int | None = None
+    ids: list[int] = field(default_factory=list)
+    images: list[str] = field(default_factory=list)
+    length: int = 0  # tokens in the row, images spread out
+    turn: _Turn | None = None
+    used: int = 0  # the round of its last turn, for throwing out the oldest
+
+
+@dataclass(slots=True, eq=False)
+class _Turn:
+    """A reply in the making."""
+
+    session: _Session
+    prompt: Prompt
+    layout: qwen.Layout
+    sampling: Sampling
+    uniforms: list[float]
+    future: asyncio.Future[Completion]
+    ids: list[int] = field(init=False)
+    images: list[str] = field(init=False)
+    tokens: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.ids = list(self.prompt.ids)
+        self.images = [image.hash for image in self.prompt.images]
+
+    @property
+    def row(self) -> int:
+        assert self.session.row is not None, "a turn was run before it had a row"
+        return self.session.row
+
+
+class LocalEngine:
+    """See the module. `max_context` counts tokens with images spread out; `slots` is how many sessions keep a cache."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint | str | Path,
+        device: torch.device | str | None = None,
+        max_context: int = 8192,
+        slots: int = 64,
+    ) -> None:
+        if slots < 1 or max_context < 2:
+            raise ConfigError(f"slots={slots}, max_context={max_context}: at least 1 and 2")
+        if not isinstance(checkpoint, Checkpoint):
+            checkpoint = load_checkpoint(checkpoint, default_device() if device is None else device)
+        self.checkpoint = checkpoint
+        self.max_context = max_context
+        self._model = checkpoint.model
+        text = checkpoint.config.text_config
+        weight = self._model.lm_head.weight
+        self._device: torch.device = weight.device
+        self._cache = Cache(
+            layers=text.num_hidden_layers,
+            kv_heads=text.num_key_value_heads,
+            dim=text.hidden_size // text.num_attention_heads,
+            dtype=weight.dtype,
+            device=self._device,
+            most_rows=slots,
+            most_tokens=max_context,
+        )
+        self._screens = Screens(self._model.model.visual, self._device)
+        self._image_pad: int = checkpoint.config.image_token_id
+        self._free = list(range(slots))
+        self._sessions: dict[str, _Session] = {}
+        self._waiting: list[_Turn] = []
+        self._active: list[_Turn] = []
+        self._task: asyncio.Task[None] | None = None
+        self._loading = asyncio.Lock()
+        self._round = 0
+        self._version = 0
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        return self.checkpoint.vocabulary
+
+    async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+        """One reply. ContextTooLong where the prompt and the longest reply do not fit; EngineError where we failed."""
+        state = self._sessions.get(session, _Session())
+        turn = self._new_turn(state, prompt, sampling, seed)
+        self._sessions[session] = state
+        self._waiting.append(turn)
+        self._start()
+        try:
+            return await turn.future
+        finally:  # also where the caller was cancelled: then the next round finds the turn done and drops it
+            state.turn = None
+
+    async def release(self, session: str) -> None:
+        """Forget a session. A turn of it that is under way ends in EngineError."""
+        gone = self._sessions.pop(session, None)
+        if gone is not None and gone.turn is not None:
+            self._fail(gone.turn, f"the session {session!r} was released during its turn")
+        elif gone is not None:
+            self._forget(gone)
+
+    async def load(self, version: int, place: Path) -> None:
+        """Go on with the weights of another checkpoint of the same shape. Turns that still wait will use the new ones.
+
+        A checkpoint that cannot be used is a ConfigError, and the old weights stay.
+        """
+        new = load_model(place, device="cpu", dtype=self._model.lm_head.weight.dtype)
+        if _shapes(new) != _shapes(self._model):
+            raise ConfigError(f"model={place}: its weights have other shapes than those of {self.checkpoint.name}")
+        async with self._loading:  # the task ends when the turns under way have: none is taken in meanwhile
+            if self._task is not None and not self._task.done():
+                await asyncio.wait([self._task])
+            self._model.load_state_dict(new.state_dict())
+            self._screens.forget()
+            for session in self._sessions.values():
+                self._forget(session)
+            self._version = version
+        self._start()
+
+    def _new_turn(self, session: _Session, prompt: Prompt, settings: Sampling, seed: int) -> _Turn:
+        sampling.check(settings)
+        if session.turn is not None:
+            raise ValueError("a session takes one turn at a time")
+        n_pads = prompt.ids.count(self._image_pad)
+        if not prompt.ids or n_pads != len(prompt.images):
+            raise ValueError(
+                f"a prompt of {len(prompt.ids)} ids with {n_pads} image tokens, {len(prompt.images)} images"
+            )
+        sizes = [qwen.image_grid(image.width, image.height) for image in prompt.images]
+        layout = qwen.spread(prompt.ids, sizes, self._image_pad)
+        if len(layout.ids) + settings.max_tokens > self.max_context:
+            raise ContextTooLong(
+                f"a prompt of {len(layout.ids)} tokens and a reply of up to {settings.max_tokens} "
+                f"do not fit into a context of {self.max_context}"
+            )
+        uniforms = sampling.stream(seed, prompt, settings.max_tokens)
+        future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
+        session.turn = turn = _Turn(session, prompt, layout, settings, uniforms, future)
+        return turn
+
+    def _start(self) -> None:
+        if (self._task is None or self._task.done()) and self._waiting and not self._loading.locked():
+            self._task = asyncio.get_running_loop().create_task(self._work())
+
+    async def _work(self) -> None:
+        """Rounds, as long as there is something to do."""
+        try:
+            while self._active or (self._waiting and not self._loading.locked()):
+                self._round += 1
+                self._waiting = [turn for turn in self._waiting if not turn.future.done()]
+                self._active = [turn for turn in self._active if not turn.future.done()]
+                if not self._loading.locked():
+                    self._take_in()
+                self._step()
+                await asyncio.sleep(0)
+        except BaseException as error:
+            # Half a round may be in the cache: nothing of it is trusted.
+            for turn in (*self._waiting, *self._active):
+                self._fail(turn, f"{type(error).__name__}: {error}")
+            for session in self._sessions.values():
+                self._forget(session)
+            self._waiting, self._active = [], []
+            if not isinstance(error, Exception):
+                raise
+
+    @torch.inference_mode()
+    def _take_in(self) -> None:
+        """The waiting turns that can have a row: their screenshots, their prompts, their first tokens."""
+        taken = [turn for turn in self._waiting if self._give_row(turn.session)]
+        if not taken:
+            return
+        self._waiting = [turn for turn in self._waiting if turn not in taken]
+        self._active += taken  # from here on a failure of ours reaches them
+        self._cache.reserve(
+            rows=1 + max(turn.row for turn in taken),
+            length=max(len(turn.layout.ids) + turn.sampling.max_tokens for turn in taken),
+        )
+        features = self._screens.features(image for turn in taken for image in self._new_images(turn))
+        readable = []
+        for turn in taken:
+            if unreadable := [image.hash for image in self._new_images(turn) if image.hash not in features]:
+                self._fail(turn, f"the screenshot {unreadable[0]} cannot be decoded to its size")
+            else:
+                readable.append(turn)
+        hidden = [self._prefill(turn, features) for turn in readable]
+        if readable:
+            self._draw(readable, torch.stack(hidden))
+
+    def _give_row(self, session: _Session) -> bool:
+        """A row of the cache for a session that has none; at worst the one of the session idle for longest."""
+        session.used = self._round
+        if session.row is None:
+            if not self._free:
+                idle = [other for other in self._sessions.values() if other.row is not None and other.turn is None]
+                if not idle:
+                    return False
+                self._forget(min(idle, key=lambda other: other.used))
+            session.row = self._free.pop(0)
+        return True
+
+    def _new_images(self, turn: _Turn) -> tuple[Observation, ...]:
+        """The screenshots of a prompt that its session's cache does not hold."""
+        kept = self._shared(turn.session, turn)
+        return turn.prompt.images[turn.prompt.ids[:kept].count(self._image_pad) :]
+
+    def _shared(self, session: _Session, turn: _Turn) -> int:
+        """How many ids of the prompt's beginning a session's row holds. The last one never counts: it must be run."""
+        n = _common(session.ids, turn.ids)
+        images = _common(session.images, turn.images)
+        if images < turn.prompt.ids[:n].count(self._image_pad):
+            n = -1
+            for _ in range(images + 1):  # up to the first image that differs
+                n = turn.prompt.ids.index(self._image_pad, n + 1)
+        return min(n, len(turn.ids) - 1)
+
+    def _prefill(self, turn: _Turn, features: dict[str, Tensor]) -> Tensor:
+        """Run what is new of a prompt. The result is the hidden state that the first token is drawn from."""
+        session, layout = turn.session, turn.layout
+        kept = self._shared(session, turn)
+        if kept == 0:
+            others = [other for other in self._sessions.values() if other is not session and other.ids]
+            if others:
+                donor = max(others, key=lambda other: self._shared(other, turn))
+                kept = self._shared(donor, turn)
+                if donor.row is not None and kept:
+                    self._cache.copy(donor.row, turn.row, int(layout.starts[kept]))
+        begin = int(layout.starts[kept])
+        images = turn.images[turn.prompt.ids[:kept].count(self._image_pad) :]
+        new = torch.cat([features[name] for name in images]) if images else None
+        x = qwen.embed(self._model, layout.ids[begin:].to(self._device), new)
+        positions = layout.positions[:, begin:].to(self._device)
+        hidden = x
+        for start in range(0, len(x), CHUNK):
+            part = x[start : start + CHUNK]
+            factors = qwen.rope(self._model, positions[:, start : start + CHUNK], x.dtype)
+            attend = self._cache.extend(turn.row, begin + start, len(part))
+            hidden = qwen.run_layers(self._model, part, factors, attend)
+        session.ids, session.images, session.length = list(turn.ids), turn.images, len(layout.ids)
+        return hidden[-1]
+
+    @torch.inference_mode()
+    def _step(self) -> None:
+        """Run the last token of every turn under way and draw its next one."""
+        turns = sorted((turn for turn in self._active if not turn.future.done()), key=lambda turn: turn.row)
+        if not turns:
+            return
+        last = torch.tensor([turn.tokens[-1] for turn in turns], device=self._device)
+        places = torch.tensor([turn.layout.end + len(turn.tokens) - 1 for turn in turns], device=self._device)
+        x = qwen.embed(self._model, last)
+        factors = qwen.rope(self._model, places.expand(3, -1), x.dtype)
+        attend = self._cache.step([turn.row for turn in turns], [turn.session.length for turn in turns])
+        hidden = qwen.run_layers(self._model, x, factors, attend)
+        for turn in turns:
+            turn.session.ids.append(turn.tokens[-1])
+            turn.session.length += 1
+        self._draw(turns, hidden)
+
+    def _draw(self, turns: list[_Turn], hidden: Tensor) -> None:
+        """One token for each turn; those that are complete answer their callers."""
+        tokens, logprobs = sampling.draw(
+            qwen.logits(self._model, hidden),
+            [turn.sampling for turn in turns],
+            [turn.uniforms[len(turn.tokens)] for turn in turns],
+        )
+        for turn, token, logprob in zip(turns, tokens, logprobs, strict=True):
+            if math.isnan(logprob):
+                self._fail(turn, "the model gave values that are not numbers")
+                continue
+            turn.tokens.append(token)
+            turn.logprobs.append(logprob)
+            if token in turn.sampling.stop or len(turn.tokens) == turn.sampling.max_tokens:
+                turn.future.set_result(self._completion(turn))
+
+    def _completion(self, turn: _Turn) -> Completion:
+        return Completion(
+            tokens=tuple(turn.tokens),
+            logprobs=tuple(turn.logprobs),
+            text=self.vocabulary.decode(tuple(turn.tokens)),
+            version=self._version,
+            temperature=turn.sampling.temperature,
+            top_p=turn.sampling.top_p,
+            finish="stop" if turn.tokens[-1] in turn.sampling.stop else "length",
+        )
+
+    def _fail(self, turn: _Turn, reason: str) -> None:
+        """Answer a caller with an error. What its row holds is not trusted."""
+        if not turn.future.done():
+            turn.future.set_exception(EngineError(f"the local engine: {reason}"))
+        self._forget(turn.session)
+
+    def _forget(self, session: _Session) -> None:
+        if session.row is not None:
+            bisect.insort(self._free, session.row)
+        session.row, session.ids, session.images, session.length = None, [], [], 0
+
+
+def _shapes(model: qwen.Model) -> dict[str, torch.Size]:
+    return {name: weight.shape for name, weight in model.state_dict().items()}
+
+
+def _common(a: Sequence[int | str], b: Sequence[int | str]) -> int:
+    """How many entries two lists have in common from the beginning on. Slices are compared at the speed of C."""
+    low, high = 0, min(len(a), len(b))
+    if a[:high] == b[:high]:
+        return high
+    while high - low > 1:
+        middle = (low + high) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle
+    return low

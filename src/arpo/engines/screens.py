@@ -1,0 +1,75 @@
+"""Screenshots as the model sees them: through the vision tower once, together, and remembered for a while.
+
+What is remembered saves the tower's work where a click changed nothing, where the members of a group look at the same
+first screen, and where a context is computed anew because its beginning changed or its cache was thrown out.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from arpo.engines.images import encode, image_tokens, resized
+from arpo.envs.images import Pixels, decode
+from arpo.types import Observation
+
+REMEMBERED = 512 * 2**20  # bytes
+# Image tokens in one batch: on a CPU what stays near the core, on a GPU what fits beside a 7B with room to spare.
+BATCH = {"cpu": 320, "cuda": 40_000}
+
+
+class Screens:
+    """The tower's tokens for screenshots, by the hash of their pixels."""
+
+    def __init__(self, tower: Any, device: torch.device) -> None:
+        self._tower, self._device = tower, device
+        self._known: OrderedDict[str, Tensor] = OrderedDict()
+        self._bytes = 0
+
+    def features(self, screenshots: Iterable[Observation]) -> dict[str, Tensor]:
+        """Tokens x hidden for each hash. One that cannot be decoded, or is not of its stated size, is left out."""
+        wanted = {one.hash: one for one in screenshots}
+        found = {name: self._known[name] for name in wanted if name in self._known}
+        by_size: dict[tuple[int, int], list[tuple[str, Pixels]]] = {}
+        for name, one in wanted.items():
+            if name not in found and (pixels := _pixels(one)) is not None:
+                by_size.setdefault((one.width, one.height), []).append((name, pixels))
+        for size, group in by_size.items():
+            at_once = max(1, BATCH[self._device.type] // image_tokens(*size))
+            for start in range(0, len(group), at_once):
+                part = group[start : start + at_once]
+                images = torch.stack([torch.from_numpy(resized(pixels)) for _, pixels in part]).to(self._device)
+                # Not in inference mode: what `encode` computes once a grid is kept, and a learner may need it later.
+                with torch.inference_mode(False), torch.no_grad():
+                    tokens = encode(self._tower, images)
+                found |= zip((name for name, _ in part), tokens.unbind(), strict=True)
+        self._remember(found)
+        return found
+
+    def forget(self) -> None:
+        """After a change of the weights."""
+        self._known.clear()
+        self._bytes = 0
+
+    def _remember(self, found: dict[str, Tensor]) -> None:
+        for name, tokens in found.items():
+            if name in self._known:
+                self._known.move_to_end(name)
+            else:
+                self._known[name] = tokens.clone()  # not a view that keeps its whole batch alive
+                self._bytes += tokens.nbytes
+        while self._bytes > REMEMBERED:
+            _, tokens = self._known.popitem(last=False)
+            self._bytes -= tokens.nbytes
+
+
+def _pixels(one: Observation) -> Pixels | None:
+    try:
+        pixels = decode(one.image)
+    except (OSError, ValueError, SyntaxError):  # Pillow's ways to say that bytes are no image
+        return None
+    return pixels.copy() if pixels.shape[:2] == (one.height, one.width) else None

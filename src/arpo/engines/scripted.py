@@ -1,0 +1,107 @@
+"""Engines without a model, so that scripts go through the same path as agents: the expert, a random one, always Fail.
+
+    engine_for = scripted("expert", dialect, vocabulary)
+    engine = engine_for(task, env)      # of one episode: a script looks at the environment itself, not at pixels
+
+They answer in tokens like any other: the reply is encoded by the dialect, parsed again by the episode and can be
+trained on. Nothing is sampled, so the log-probabilities are 0 and no reply is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
+
+import tokenizers
+from tokenizers import decoders, models, pre_tokenizers
+
+from arpo.agent.actions import Action, Fail
+from arpo.agent.dialects import UITars
+from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
+from arpo.bench.envs import random_action
+from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.envs.base import Env, make_expert
+from arpo.errors import ArpoError, EngineError
+from arpo.types import Completion, Task
+
+Policy: TypeAlias = Callable[[Env, int], tuple[str, Action]]
+"""From an environment and the turn's seed to a thought and an action."""
+
+SPECIALS = (
+    "<|im_start|>",
+    "<|im_end|>",
+    "<|box_start|>",
+    "<|box_end|>",
+    "<|vision_start|>",
+    "<|vision_end|>",
+    "<|image_pad|>",
+)
+
+
+class ScriptedEngine:
+    """The engine of one episode, whose replies a policy makes."""
+
+    version = 0
+
+    def __init__(self, policy: Policy, env: Env, dialect: UITars, vocabulary: Vocabulary) -> None:
+        self._policy = policy
+        self._env = env
+        self._dialect = dialect
+        self._vocabulary = vocabulary
+
+    async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+        await asyncio.sleep(0)  # a turn of the others, as every engine gives: else nobody could cancel
+        try:
+            thought, action = self._policy(self._env, seed)
+        except ArpoError as error:  # a script that knows no move is a broken engine, not a bad agent
+            raise EngineError(str(error)) from error
+        tokens = self._dialect.encode_reply(thought, action, self._env.size)
+        return Completion(
+            tokens=tokens,
+            logprobs=(0.0,) * len(tokens),
+            text=self._vocabulary.decode(tokens),
+            version=self.version,
+            temperature=sampling.temperature,
+            top_p=sampling.top_p,
+            finish="stop",
+        )
+
+    async def release(self, session: str) -> None:
+        pass
+
+    async def load(self, version: int, place: Path) -> None:
+        raise EngineError("a script has no weights to load")
+
+
+def _expert(task: Task) -> Policy:
+    expert = make_expert(task.env, task)
+    return lambda env, seed: expert.act(env)
+
+
+def _random(task: Task) -> Policy:
+    return lambda env, seed: ("Anything.", random_action(random.Random(seed), env.size))
+
+
+def _fail(task: Task) -> Policy:
+    return lambda env, seed: ("I give up.", Fail())
+
+
+POLICIES: dict[str, Callable[[Task], Policy]] = {"expert": _expert, "random": _random, "fail": _fail}
+
+
+def scripted(name: str, dialect: UITars, vocabulary: Vocabulary) -> Callable[[Task, Env], Engine]:
+    """The engines of a script of `POLICIES`, one an episode."""
+    return lambda task, env: ScriptedEngine(POLICIES[name](task), env, dialect, vocabulary)
+
+
+def byte_vocabulary() -> TokenizerVocabulary:
+    """A vocabulary for those who have no model: a token a byte, and the special ones that the dialect needs."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(models.BPE({letter: i for i, letter in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens([tokenizers.AddedToken(name, special=True) for name in SPECIALS])
+    return TokenizerVocabulary(tokenizer)

@@ -1,0 +1,1 @@
+"""Evaluation: how often an agent gets its tasks done, and how sure that is."""

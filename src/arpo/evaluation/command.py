@@ -1,0 +1,165 @@
+"""What `arpo eval` does: from names on the command line to a run folder, a progress bar and a table."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from arpo.agent.dialects import UITars, make_dialect
+from arpo.config import Config, load_config, to_yaml
+from arpo.engines.base import Sampling
+from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
+from arpo.envs.base import make
+from arpo.errors import ConfigError
+from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
+from arpo.runs.store import Run
+from arpo.tasks.load import load_tasks
+from arpo.types import Task
+
+
+def run_evaluation(config: Config, model: str, folder: Path) -> Evaluation:
+    """Evaluate a model or a script in a run folder, new or begun; a progress bar says how it stands."""
+    tasks = load_tasks(config.env.name, config.tasks.source)
+    make(config.env.name, size=config.env.size).close()  # a size that cannot be is said before a model is loaded
+    engine_for, dialect, identity = _load(config, model)
+    with Run.write(folder, to_yaml(config)) as run:
+        _same_settings(run, config)
+        run.pin("model", identity)
+        return _evaluate(config, engine_for, dialect, tasks, run)
+
+
+def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: list[Task], run: Run) -> Evaluation:
+    settings = config.eval
+    with _progress() as progress:
+        bar = progress.add_task("evaluating", total=settings.trials * len(tasks), so_far="")
+        scores: list[float] = []
+
+        def advance(trial: Trial) -> None:
+            if trial.score is not None:
+                scores.append(trial.score)
+            so_far = f"success so far {sum(scores) / len(scores):.0%}" if scores else "no success yet"
+            progress.update(bar, advance=1, so_far=so_far)
+
+        try:
+            return asyncio.run(
+                evaluate(
+                    engine_for,
+                    dialect,
+                    tasks,
+                    make_env=partial(make, config.env.name, size=config.env.size),
+                    run=run,
+                    trials=settings.trials,
+                    n_envs=settings.n_envs,
+                    sampling=Sampling(settings.temperature, settings.top_p, settings.max_tokens),
+                    seed=config.seed,
+                    on_trial=advance,
+                )
+            )
+        except KeyboardInterrupt:
+            progress.console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
+            raise
+
+
+def default_folder(model: str, tasks: str) -> Path:
+    """A new folder every second: what was evaluated under the same name yesterday may be another model by now."""
+    name, source = (re.sub(r"[^\w.-]+", "-", Path(part).stem or "model") for part in (model, tasks))
+    return Path("runs") / f"eval-{name}-{source}-{time.strftime('%Y%m%d-%H%M%S')}"
+
+
+def as_json(evaluation: Evaluation, model: str, folder: Path) -> dict[str, Any]:
+    """Everything that a script may want to know."""
+    return {
+        "model": model,
+        **_numbers(evaluation),
+        "n_tasks": evaluation.n_tasks,
+        "outcomes": evaluation.outcomes,
+        "mean_steps": evaluation.mean_steps,
+        "domains": {name: _numbers(part) for name, part in evaluation.by_domain().items()},
+        "tasks": {name: _numbers(part) for name, part in evaluation.by_task().items()},
+        "run_dir": str(folder),
+    }
+
+
+def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
+    """The same for people."""
+    console = Console(highlight=False)
+    table = Table("domain", box=None, pad_edge=False)
+    for column in ("tasks", "trials", "success", "95 % interval", "errors"):
+        table.add_column(column, justify="right")
+    for name, part in evaluation.by_domain().items():
+        table.add_row(escape(name), *_cells(part))
+    table.add_section()
+    table.add_row("all", *_cells(evaluation), style="bold")
+    console.print(f"{model}; trials of each task: {len(evaluation.trials) // max(1, evaluation.n_tasks)}", markup=False)
+    console.print(table)
+    outcomes = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in evaluation.outcomes.items())
+    steps = "" if evaluation.mean_steps is None else f"; {evaluation.mean_steps:.1f} steps on average"
+    console.print(f"how the episodes ended: {outcomes}{steps}", soft_wrap=True)
+    if evaluation.errors:
+        console.print(f"[red]{evaluation.errors} trials have no score: a machine failed; they are in no rate[/]")
+    console.print(f"Every episode is in {folder}", markup=False, soft_wrap=True)
+
+
+def _numbers(part: Evaluation) -> dict[str, Any]:
+    rate, interval = part.success()
+    return {"success": rate, "ci95": interval, "n_trials": len(part.trials), "errors": part.errors}
+
+
+def _cells(part: Evaluation) -> tuple[str, ...]:
+    rate, interval = part.success()
+    shown = ("-", "-") if rate is None or interval is None else (f"{rate:.1%}", "{:.0%} to {:.0%}".format(*interval))
+    return (str(part.n_tasks), str(len(part.trials)), *shown, str(part.errors))
+
+
+def _progress() -> Progress:
+    console = Console(stderr=True, highlight=False)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[so_far]}"))
+    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+
+
+def _same_settings(run: Run, config: Config) -> None:
+    """A begun evaluation goes on only as what it is; how many environments share the work is free."""
+    begun = load_config(str(run.folder / "config.yaml"), [])
+    free = {"n_envs": config.eval.n_envs}
+    begun = begun.model_copy(update={"eval": begun.eval.model_copy(update=free)})
+    if begun != config:
+        old, new = (to_yaml(settings).splitlines() for settings in (begun, config))
+        before, now = next((a, b) for a, b in zip(old, new, strict=True) if a != b)
+        before, now = (line.partition("  #")[0].strip() for line in (before, now))
+        raise ConfigError(f"{run.folder}: was begun with {before}, not {now}; choose another --run-dir")
+
+
+def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
+    """The engine and the dialect of a script or a checkpoint, and what tells it from any other."""
+    if model in POLICIES:
+        vocabulary = byte_vocabulary()
+        dialect = make_dialect(config.agent, vocabulary)
+        return scripted(model, dialect, vocabulary), dialect, model
+    if "/" not in model and not Path(model).exists():
+        raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join(POLICIES)}")
+    from arpo.engines.checkpoint import load_checkpoint  # torch takes seconds, and a script needs none
+    from arpo.engines.local import LocalEngine
+
+    checkpoint = load_checkpoint(model)
+    longest = checkpoint.config.text_config.max_position_embeddings
+    engine = LocalEngine(checkpoint, max_context=longest, slots=config.eval.n_envs)
+    identity = f"{Path(model).resolve().name} with weights {_checksum(checkpoint.model)}"
+    return lambda task, env: engine, make_dialect(config.agent, checkpoint.vocabulary), identity
+
+
+def _checksum(model: Any) -> str:
+    """The sum of all weights, read as integers: exact, in one pass, and another after any update."""
+    import torch
+
+    whole = {2: torch.int16, 4: torch.int32}
+    total = sum(int(part.view(whole[part.itemsize]).sum(dtype=torch.int64)) for part in model.parameters())
+    return f"{total % 2**64:016x}"

@@ -1,0 +1,202 @@
+"""Evaluation: k trials of each task, through the same `run_episode` as training.
+
+    with Run.write(folder, config) as run:
+        evaluation = await evaluate(engine_for, dialect, tasks, make_env=make_env, run=run, trials=4, n_envs=8)
+
+- The seeds of a trial follow from (seed, task, trial) alone, so neither the number of environments nor the order of
+  work changes a number. Environment seeds are evaluation's own: no training ever used them (`arpo.seeds`).
+- Environments take the next trial from one queue as they become free: none waits for another.
+- A finished trial is in the run's store and is never run again: a killed evaluation goes on where it stopped and comes
+  to the same result.
+- A machine that fails is no fault of the agent's. The trial is tried again, three times in all and also after a
+  restart, and then counted under `errors`: it has no score, so it is in no success rate, but it is always reported.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import statistics
+from collections import Counter, deque
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from arpo.agent.dialects import UITars
+from arpo.agent.episode import run_episode
+from arpo.engines.base import Engine, Sampling
+from arpo.envs.base import Env
+from arpo.errors import ConfigError
+from arpo.evaluation.statistics import Interval, success
+from arpo.runs.store import Run, Summary
+from arpo.seeds import derive, evaluation_seed
+from arpo.types import Outcome, Provenance, Task
+
+ATTEMPTS = 3
+EVALUATED_AT = Sampling(temperature=0.6)  # the paper's temperature of evaluation
+
+EngineFor: TypeAlias = Callable[[Task, Env], Engine]
+"""The engine for one episode of a task in an environment: a model's is always the same, a script's looks at both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One try of a task, and how it ended; the last attempt where machines failed."""
+
+    task: Task
+    index: int  # which of the k tries
+    outcome: Outcome
+    score: float | None
+    n_steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """All trials, in the order of the tasks. Rates are None where no trial has a score."""
+
+    trials: tuple[Trial, ...]
+
+    @property
+    def n_tasks(self) -> int:
+        return len(self.by_task())
+
+    @property
+    def errors(self) -> int:
+        """Trials without a score, because a machine failed in each attempt."""
+        return sum(trial.score is None for trial in self.trials)
+
+    @property
+    def outcomes(self) -> dict[str, int]:
+        counted = Counter(trial.outcome for trial in self.trials)
+        return {str(outcome): counted[outcome] for outcome in Outcome if counted[outcome]}
+
+    @property
+    def mean_steps(self) -> float | None:
+        """Of the trials that have a score."""
+        steps = [trial.n_steps for trial in self.trials if trial.score is not None]
+        return statistics.fmean(steps) if steps else None
+
+    def by_task(self) -> dict[str, Evaluation]:
+        return self._by(lambda trial: trial.task.id)
+
+    def by_domain(self) -> dict[str, Evaluation]:
+        return self._by(lambda trial: trial.task.domain)
+
+    def success(self) -> tuple[float | None, Interval | None]:
+        """The mean over tasks of their mean scores, with its 95 % interval."""
+        scores: dict[str, list[float]] = {}
+        for trial in self.trials:
+            if trial.score is not None:
+                scores.setdefault(trial.task.id, []).append(trial.score)
+        return success(list(scores.values())) if scores else (None, None)
+
+    def _by(self, key: Callable[[Trial], str]) -> dict[str, Evaluation]:
+        parts: dict[str, list[Trial]] = {}
+        for trial in self.trials:
+            parts.setdefault(key(trial), []).append(trial)
+        return {name: Evaluation(tuple(part)) for name, part in parts.items()}
+
+
+async def evaluate(
+    engine_for: EngineFor,
+    dialect: UITars,
+    tasks: Iterable[Task],
+    *,
+    make_env: Callable[[], Env],
+    run: Run,
+    trials: int = 1,
+    n_envs: int = 1,
+    sampling: Sampling = EVALUATED_AT,
+    seed: int = 0,
+    update: int = 0,
+    on_trial: Callable[[Trial], object] = lambda trial: None,
+) -> Evaluation:
+    """Run what the store does not hold yet. `update` says which policy is judged; `on_trial` sees each trial once."""
+    work = _Work(engine_for, dialect, run, sampling, seed, update)
+    tasks = list(tasks)
+    done: dict[tuple[str, int], Trial] = {}
+    waiting: deque[tuple[Task, int, int]] = deque()
+    stored = {summary.id: summary for summary in run.summaries(source="evaluation", update=update)}
+    for index, task in itertools.product(range(trials), tasks):  # first each task once: early means are fair
+        trial, attempts = work.look_up(stored, task, index)
+        if trial is None:
+            waiting.append((task, index, attempts))
+        else:
+            done[task.id, index] = trial
+            on_trial(trial)
+
+    async def worker() -> None:
+        env: Env | None = None
+        try:
+            while waiting:
+                task, index, attempt = waiting.popleft()
+                env = env or make_env()
+                trial = await work.attempt(env, task, index, attempt)
+                if trial.outcome is Outcome.ENV_ERROR:
+                    env.close()
+                    env = None
+                if trial.score is None and attempt + 1 < ATTEMPTS:
+                    waiting.append((task, index, attempt + 1))
+                else:
+                    done[task.id, index] = trial
+                    on_trial(trial)
+        finally:
+            if env is not None:
+                env.close()
+
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(n_envs, len(waiting))):
+                group.create_task(worker())
+    except ExceptionGroup as failed:  # the workers are alike: what stopped the first is what there is to say
+        raise failed.exceptions[0] from None
+    return Evaluation(tuple(done[task.id, index] for task in tasks for index in range(trials)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What all trials share."""
+
+    engine_for: EngineFor
+    dialect: UITars
+    run: Run
+    sampling: Sampling
+    seed: int
+    update: int
+
+    def name(self, task: Task, index: int, attempt: int) -> str:
+        return f"eval{self.update}-{task.id}-{index}-{attempt}"
+
+    def look_up(self, stored: dict[str, Summary], task: Task, index: int) -> tuple[Trial | None, int]:
+        """The finished trial in the store, or None and how often it was attempted."""
+        for attempt in range(ATTEMPTS):
+            found = stored.get(self.name(task, index, attempt))
+            if found is None:
+                return None, attempt
+            if found.env_seed != self.env_seed(task, index):
+                raise ConfigError(f"seed={self.seed}: {self.run.folder} holds trials of {task.id} with another seed")
+            if found.score is not None or attempt + 1 == ATTEMPTS:
+                return Trial(task, index, found.outcome, found.score, found.n_steps), attempt + 1
+        raise AssertionError("the last attempt returns")
+
+    def env_seed(self, task: Task, index: int) -> int:
+        return evaluation_seed(self.seed, task.id, index)
+
+    async def attempt(self, env: Env, task: Task, index: int, attempt: int) -> Trial:
+        trajectory = await run_episode(
+            task,
+            env,
+            self.engine_for(task, env),
+            self.dialect,
+            self.sampling,
+            env_seed=self.env_seed(task, index),
+            sample_seed=derive("sampling", self.seed, task.id, index),
+            trajectory_id=self.name(task, index, attempt),
+            attempt=attempt,
+            provenance=Provenance(source="evaluation", run=self.run.folder.name, update=self.update),
+            images=self.run.add_image,
+        )
+        if trajectory.outcome is Outcome.CANCELLED:
+            raise asyncio.CancelledError  # not stored: it is run again when the evaluation goes on
+        self.run.add(trajectory)
+        return Trial(task, index, trajectory.outcome, trajectory.score, len(trajectory.steps))

@@ -1,0 +1,1 @@
+"""Training: from a model without knowledge to one that uses a computer."""

@@ -1,0 +1,156 @@
+"""Every way in which a checkpoint can be unusable ends in one line that names it."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from arpo.engines.checkpoint import load_checkpoint
+from arpo.errors import ConfigError
+from arpo.training.tiny import make_tokenizer, save_tokenizer
+
+
+@pytest.fixture
+def folder(tiny_folder: Path, tmp_path: Path) -> Path:
+    """A copy to break."""
+    return Path(shutil.copytree(tiny_folder, tmp_path / "copy"))
+
+
+def edit_config(folder: Path, change: Callable[[dict], object]) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    change(config)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def edit_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+    weights = load_file(folder / "model.safetensors")
+    change(weights)
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+
+
+def shard(folder: Path) -> None:
+    names = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"]
+    weights = sorted(load_file(folder / "model.safetensors").items())
+    half = len(weights) // 2
+    for name, part in zip(names, (weights[:half], weights[half:]), strict=True):
+        save_file(dict(part), folder / name, metadata={"format": "pt"})
+    index = {key: names[i >= half] for i, (key, _) in enumerate(weights)}
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": index}))
+    (folder / "model.safetensors").unlink()
+
+
+def lose_shard(folder: Path) -> None:
+    shard(folder)
+    (folder / "model-00002-of-00002.safetensors").unlink()
+
+
+def tokenizer_without(*names: str) -> Callable[[Path], None]:
+    def change(folder: Path) -> None:
+        text = (folder / "tokenizer.json").read_text()
+        for name in names:
+            text = text.replace(name, name.replace("<|", "<|no_"))
+        (folder / "tokenizer.json").write_text(text)
+
+    return change
+
+
+def nans(weights: dict[str, torch.Tensor]) -> None:
+    name = next(name for name in weights if name.endswith("layers.1.mlp.up_proj.weight"))
+    weights[name][0, 0] = float("nan")
+
+
+def without_tower(weights: dict[str, torch.Tensor]) -> None:
+    for name in [name for name in weights if "visual" in name]:
+        del weights[name]
+
+
+def without_one(weights: dict[str, torch.Tensor]) -> None:
+    del weights[next(name for name in weights if name.endswith("layers.1.mlp.up_proj.weight"))]
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no config": (lambda f: (f / "config.json").unlink(), "not a checkpoint: it has no config.json"),
+    "config not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
+    "another family": (
+        lambda f: edit_config(f, lambda c: c.update(model_type="llama")),
+        "of the family llama; only qwen2_5_vl can be used",
+    ),
+    "no vision in the config": (lambda f: edit_config(f, lambda c: c.pop("vision_config")), "no vision tower"),
+    "no vision in the weights": (lambda f: edit_weights(f, without_tower), "no weights of a vision tower"),
+    "no weights": (lambda f: (f / "model.safetensors").unlink(), "1 of 1 files of weights missing"),
+    "a missing shard": (lose_shard, "1 of 2 files of weights missing: model-00002-of-00002.safetensors"),
+    "a cut file": (lambda f: (f / "model.safetensors").write_bytes(b"\0" * 100), "cannot be loaded"),
+    "a missing weight": (lambda f: edit_weights(f, without_one), "1 weights missing"),
+    "other sizes": (
+        lambda f: edit_config(f, lambda c: c["text_config"].update(intermediate_size=128)),
+        "by config.json it should be",
+    ),
+    "NaNs": (lambda f: edit_weights(f, nans), "layers.1.mlp.up_proj.weight holds values that are not finite"),
+    "no tokenizer": (lambda f: [p.unlink() for p in f.glob("tokenizer*")], "tokenizer"),
+    "no vision tokens": (tokenizer_without("<|vision_start|>"), "its tokenizer has no token <|vision_start|>"),
+    "no box tokens": (
+        tokenizer_without("<|box_start|>", "<|box_end|>"),
+        "its tokenizer has no token <|box_start|>, <|box_end|>",
+    ),
+    "another tokenizer": (
+        lambda f: save_tokenizer(make_tokenizer(["a b c"] * 3, 280), f),
+        "<|image_pad|> is",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", BROKEN)
+def test_a_checkpoint_that_cannot_be_used_says_why_in_one_line(folder: Path, what: str) -> None:
+    damage, message = BROKEN[what]
+    damage(folder)
+    with pytest.raises(ConfigError) as caught:
+        load_checkpoint(folder, "cpu")
+    assert message in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("place", ["nowhere", "/no/such/folder"])
+def test_a_folder_that_is_not_there_is_named(place: str) -> None:
+    with pytest.raises(ConfigError, match=f"model={place}: no such folder"):
+        load_checkpoint(place)
+
+
+def test_a_hub_name_that_cannot_be_fetched_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    def offline(*args: object, **kwargs: object) -> str:
+        raise OSError("the network\nis unreachable")
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", offline)
+    with pytest.raises(
+        ConfigError, match=r"model=owner/name: no such folder, and the hub does not give it: the network$"
+    ):
+        load_checkpoint("owner/name")
+
+
+def test_a_hub_name_is_fetched_and_loaded(tiny_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import huggingface_hub
+
+    monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda name, **_: str(tiny_folder))
+    assert load_checkpoint("owner/name", "cpu").name == "owner/name"
+
+
+def test_a_sharded_checkpoint_loads_like_the_whole_one(folder: Path, tiny_folder: Path) -> None:
+    shard(folder)
+    parts, whole = load_checkpoint(folder, "cpu").model.state_dict(), load_checkpoint(tiny_folder, "cpu").model
+    assert all(torch.equal(parts[name], weight) for name, weight in whole.state_dict().items())
+
+
+def test_the_vocabulary_is_that_of_the_tokenizer_file(tiny_folder: Path) -> None:
+    import tokenizers
+
+    file = tokenizers.Tokenizer.from_file(str(tiny_folder / "tokenizer.json"))
+    vocabulary = load_checkpoint(tiny_folder, "cpu").vocabulary
+    text = "some words, click (12,345)\n  and  'more'"
+    assert vocabulary.encode(text) == tuple(file.encode(text, add_special_tokens=False).ids)
+    assert vocabulary.decode(vocabulary.encode(text)) == text
+    assert vocabulary.special("<|image_pad|>") == file.token_to_id("<|image_pad|>")

@@ -1,0 +1,483 @@
+"""The local engine: its log-probabilities are those of a plain forward pass, whatever was cached or sampled beside."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import plain
+import pytest
+import torch
+
+from arpo.engines import cache, local, sampling, screens
+from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.engines.checkpoint import Checkpoint, load_checkpoint
+from arpo.engines.local import LocalEngine
+from arpo.engines.qwen import banned_ids
+from arpo.errors import ConfigError, ContextTooLong, EngineError
+from arpo.types import Completion
+
+T = TypeVar("T")
+FREE = Sampling(max_tokens=12)
+
+
+@pytest.fixture
+def engine(tiny: Checkpoint) -> LocalEngine:
+    return LocalEngine(tiny, max_context=600, slots=4)
+
+
+def run(coroutine: Coroutine[Any, Any, T]) -> T:
+    return asyncio.run(asyncio.wait_for(coroutine, 60))
+
+
+def first(tiny: Checkpoint, seed: int = 0, words: str = "some words to learn from") -> Prompt:
+    return plain.add_screen(tiny, Prompt(tiny.vocabulary.encode(words), ()), "", plain.screen(seed))
+
+
+def onward(tiny: Checkpoint, prompt: Prompt, reply: Completion, seed: int, size: tuple[int, int] = (84, 112)) -> Prompt:
+    """The next turn's context: what was, the reply, another screenshot."""
+    return plain.add_screen(tiny, Prompt((*prompt.ids, *reply.tokens), prompt.images), "\n", plain.screen(seed, size))
+
+
+async def episode(
+    engine: LocalEngine, session: str, seed: int, turns: int = 3, settings: Sampling = FREE
+) -> list[tuple[Prompt, Completion]]:
+    done: list[tuple[Prompt, Completion]] = []
+    for turn in range(turns):
+        tiny = engine.checkpoint
+        prompt = onward(tiny, *done[-1], 100 * seed + turn) if done else first(tiny, 100 * seed)
+        done.append((prompt, await engine.generate(session, prompt, settings, seed)))
+    return done
+
+
+async def uncached(tiny: Checkpoint, prompt: Prompt, settings: Sampling, seed: int) -> Completion:
+    return await LocalEngine(tiny, max_context=600).generate("alone", prompt, settings, seed)
+
+
+def assert_same(a: Completion, b: Completion) -> None:
+    assert a.tokens == b.tokens
+    assert np.allclose(a.logprobs, b.logprobs, atol=2e-5)
+
+
+@pytest.fixture
+def prefilled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each prefill computed."""
+    lengths: list[int] = []
+    extend = cache.Cache.extend
+
+    def counting(self: cache.Cache, row: int, start: int, n: int) -> Any:
+        lengths.append(n)
+        return extend(self, row, start, n)
+
+    monkeypatch.setattr(cache.Cache, "extend", counting)
+    return lengths
+
+
+def test_it_is_an_engine(engine: LocalEngine) -> None:
+    contract: Engine = engine
+    assert contract.version == 0
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.6])
+def test_logprobs_equal_a_plain_forward_pass_over_three_turns(engine: LocalEngine, temperature: float) -> None:
+    for prompt, reply in run(episode(engine, "a", 1, settings=replace(FREE, temperature=temperature))):
+        expected = plain.reference_logprobs(engine.checkpoint, prompt, reply.tokens, temperature)
+        picked = expected.gather(1, torch.tensor(reply.tokens)[:, None])[:, 0]
+        assert np.allclose(reply.logprobs, picked, atol=2e-5)
+        assert reply.temperature == temperature and reply.version == 0 and reply.finish == "length"
+
+
+def test_logprobs_are_those_of_the_nucleus_that_was_drawn_from(engine: LocalEngine) -> None:
+    for prompt, reply in run(episode(engine, "a", 2, settings=replace(FREE, top_p=0.5, temperature=0.7))):
+        for logprobs, token, ours in zip(
+            plain.reference_logprobs(engine.checkpoint, prompt, reply.tokens, 0.7),
+            reply.tokens,
+            reply.logprobs,
+            strict=True,
+        ):
+            ordered = sorted(logprobs.exp().tolist(), reverse=True)
+            sums = np.cumsum(ordered)
+            kept = ordered[: int(np.searchsorted(sums, 0.5)) + 1]
+            assert logprobs[token].exp() >= kept[-1] - 1e-6
+            assert math.isclose(ours, float(logprobs[token]) - math.log(sum(kept)), abs_tol=1e-4)
+
+
+def test_greedy_takes_the_likeliest_token_at_logprob_0(engine: LocalEngine) -> None:
+    for prompt, reply in run(episode(engine, "a", 2, settings=replace(FREE, temperature=0))):
+        expected = plain.reference_logprobs(engine.checkpoint, prompt, reply.tokens)
+        assert reply.tokens == tuple(expected.argmax(-1).tolist())
+        assert set(reply.logprobs) == {0.0}
+
+
+def test_draws_follow_the_probabilities() -> None:
+    scores = torch.tensor([[math.log(0.5), -math.inf, math.log(0.3), math.log(0.2)]]).expand(4000, -1)
+    uniforms = np.random.default_rng(0).random(4000).tolist()
+    for top_p, expected in ((1.0, [0.5, 0, 0.3, 0.2]), (0.7, [0.625, 0, 0.375, 0])):
+        tokens, _ = sampling.draw(scores, [Sampling(top_p=top_p)] * 4000, uniforms)
+        assert np.allclose(np.bincount(tokens, minlength=4) / 4000, expected, atol=0.03)
+
+
+def test_a_token_of_probability_0_is_never_drawn_at_either_end_of_the_stream() -> None:
+    scores = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]]).expand(2, -1)
+    assert sampling.draw(scores, [Sampling()] * 2, [0.0, (2**32 - 1) / 2**32])[0] == [1, 2]
+
+
+def test_cached_turns_equal_uncached_ones_and_cost_only_what_is_new(
+    engine: LocalEngine, tiny: Checkpoint, prefilled: list[int]
+) -> None:
+    turns = run(episode(engine, "a", 3, turns=4))
+    # A turn: the last token of the reply before, a line end, vision start, 12 image tokens, vision end, "go".
+    new = 1 + len(tiny.vocabulary.encode("\n")) + 2 + 12 + len(tiny.vocabulary.encode("go"))
+    assert prefilled[1:] == [new] * 3
+    for prompt, reply in turns:
+        assert_same(reply, run(uncached(tiny, prompt, FREE, 3)))
+
+
+def test_perturbing_a_screenshot_moves_the_logprobs(engine: LocalEngine, tiny: Checkpoint) -> None:
+    prompt = first(tiny)
+    pixels = screens.decode(prompt.images[0].image).copy()
+    pixels[30:50, 30:60] ^= 255
+    changed = Prompt(prompt.ids, (plain.observe(pixels),))
+
+    async def both() -> tuple[list[float], list[float]]:
+        one = await engine.generate("a", prompt, replace(FREE, max_tokens=1, top_p=1e-6), 0)
+        token = one.tokens[0]
+        scores = [plain.reference_logprobs(tiny, p, (token,))[0, token] for p in (prompt, changed)]
+        plain_draw = replace(FREE, max_tokens=1)
+        seen = [await engine.generate("b", p, plain_draw, 0) for p in (prompt, changed)]
+        assert abs(float(scores[0] - scores[1])) > 1e-4
+        return list(seen[0].logprobs), list(seen[1].logprobs)
+
+    before, after = run(both())
+    assert abs(before[0] - after[0]) > 1e-4
+
+
+def test_what_else_is_in_the_batch_does_not_change_an_episode(tiny: Checkpoint) -> None:
+    async def together(seeds: list[int]) -> dict[int, list[tuple[Prompt, Completion]]]:
+        engine = LocalEngine(tiny, max_context=600, slots=8)
+        mixed = [FREE, replace(FREE, top_p=0.8), replace(FREE, max_tokens=5), replace(FREE, temperature=0.0)]
+        settings = [mixed[seed % 4] for seed in seeds]
+        runs = [episode(engine, str(s), s, settings=one) for s, one in zip(seeds, settings, strict=True)]
+        return dict(zip(seeds, await asyncio.gather(*runs), strict=True))
+
+    many = run(together([3, 0, 6, 1, 5, 2, 4]))
+    for seed in (0, 1, 2, 3):
+        alone = run(together([seed]))[seed]
+        for (prompt, reply), (other_prompt, other) in zip(alone, many[seed], strict=True):
+            assert prompt == other_prompt
+            assert_same(reply, other)
+
+
+def test_the_same_question_gets_the_same_answer_and_another_seed_another(engine: LocalEngine, tiny: Checkpoint) -> None:
+    async def ask() -> list[Completion]:
+        return [await engine.generate("a", first(tiny), FREE, seed) for seed in (5, 5, 6)]
+
+    one, again, other = run(ask())
+    assert_same(one, again)
+    assert one.tokens != other.tokens
+
+
+@pytest.mark.parametrize("what", ["word", "image", "shorter", "all"])
+def test_a_changed_beginning_is_computed_anew(
+    engine: LocalEngine, tiny: Checkpoint, prefilled: list[int], what: str
+) -> None:
+    async def ask() -> tuple[Prompt, Completion]:
+        (one, _), (two, _) = await episode(engine, "a", 1, turns=2)
+        changed = {
+            "word": Prompt((*two.ids[:3], two.ids[3] + 1, *two.ids[4:]), two.images),
+            "image": Prompt(two.ids, (two.images[0], plain.screen(77, (84, 112)))),
+            "shorter": one,
+            "all": first(tiny, 9, "click"),
+        }[what]
+        prefilled.clear()
+        return changed, await engine.generate("a", changed, FREE, 4)
+
+    prompt, reply = run(ask())
+    again = prefilled.pop()
+    assert_same(reply, run(uncached(tiny, prompt, FREE, 4)))
+    whole = prefilled.pop()
+    assert again == {"word": whole - 3, "image": 13 + len(tiny.vocabulary.encode("go")), "shorter": 1}.get(what, whole)
+
+
+def test_a_new_session_takes_over_what_it_shares_with_another(
+    engine: LocalEngine, tiny: Checkpoint, prefilled: list[int]
+) -> None:
+    async def group() -> list[list[tuple[Prompt, Completion]]]:
+        prompt = first(tiny)
+        return [
+            [(prompt, reply)]
+            for reply in await asyncio.gather(*(engine.generate(str(i), prompt, FREE, i) for i in range(3)))
+        ]
+
+    replies = run(group())
+    assert prefilled[1:] == [1, 1]
+    for seed, [(prompt, reply)] in enumerate(replies):
+        assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
+
+
+def test_vision_ids_are_never_sampled(tiny_folder: Path) -> None:
+    checkpoint = load_checkpoint(tiny_folder, "cpu")
+    banned = banned_ids(checkpoint.config)
+    with torch.no_grad():  # make them by far the likeliest
+        checkpoint.model.lm_head.weight[list(banned)] *= 100
+    engine = LocalEngine(checkpoint)
+    for settings in (FREE, replace(FREE, temperature=0), replace(FREE, top_p=0.9), replace(FREE, temperature=50)):
+        for _, reply in run(episode(engine, "a", 0, turns=2, settings=replace(settings, max_tokens=64))):
+            assert not set(reply.tokens) & set(banned)
+            assert all(math.isfinite(value) for value in reply.logprobs)
+
+
+def test_a_reply_ends_with_a_stop_token_or_is_cut_off(engine: LocalEngine, tiny: Checkpoint) -> None:
+    prompt = first(tiny)
+    free = run(engine.generate("a", prompt, FREE, 0))
+    assert free.finish == "length" and len(free.tokens) == len(free.logprobs) == 12
+    stop = free.tokens[6]
+    ended = run(engine.generate("a", prompt, replace(FREE, stop=(299, stop)), 0))
+    assert ended.finish == "stop" and ended.tokens == free.tokens[: free.tokens.index(stop) + 1]
+    assert ended.text == tiny.vocabulary.decode(ended.tokens)
+    at_the_end = run(engine.generate("a", prompt, replace(FREE, max_tokens=len(ended.tokens), stop=(stop,)), 0))
+    assert at_the_end.finish == "stop"
+
+
+def test_a_context_that_does_not_fit_is_told_before_anything_is_decoded(tiny: Checkpoint) -> None:
+    engine = LocalEngine(tiny, max_context=100)
+    huge = replace(plain.screen(0), width=1920, height=1080, image=b"not an image")
+    with pytest.raises(ContextTooLong, match=r"do not fit into a context of 100"):
+        run(engine.generate("a", plain.add_screen(tiny, Prompt((1,), ()), "", huge), FREE, 0))
+    n = 100 - FREE.max_tokens
+    assert len(run(engine.generate("a", Prompt((5,) * n, ()), FREE, 0)).tokens) == 12
+    with pytest.raises(ContextTooLong):
+        run(engine.generate("a", Prompt((5,) * (n + 1), ()), FREE, 0))
+
+
+def test_a_long_prompt_goes_in_pieces(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompt = first(tiny)
+    whole = run(uncached(tiny, prompt, FREE, 0))
+    monkeypatch.setattr(local, "CHUNK", 7)
+    assert_same(run(uncached(tiny, prompt, FREE, 0)), whole)
+
+
+def test_the_cache_grows_without_losing_anything(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cache, "FIRST_CAPACITY", 64)
+    engine = LocalEngine(tiny, max_context=600, slots=3)
+
+    async def growing() -> list[list[tuple[Prompt, Completion]]]:
+        one = await episode(engine, "0", 0, turns=2)
+        more = await asyncio.gather(*(episode(engine, str(i), i, turns=4) for i in (1, 2)))
+        prompt = onward(tiny, *one[-1], 7)
+        return [[*one, (prompt, await engine.generate("0", prompt, FREE, 0))], *more]
+
+    for seed, turns in enumerate(run(growing())):
+        for prompt, reply in turns:
+            assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
+
+
+def test_more_sessions_than_slots_take_turns_and_lose_only_their_cache(tiny: Checkpoint) -> None:
+    engine = LocalEngine(tiny, max_context=600, slots=2)
+
+    async def five() -> list[list[tuple[Prompt, Completion]]]:
+        return await asyncio.gather(*(episode(engine, str(i), i, turns=2) for i in range(5)))
+
+    for seed, turns in enumerate(run(five())):
+        for prompt, reply in turns:
+            assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
+
+
+def test_a_short_reply_does_not_wait_for_a_long_one(engine: LocalEngine, tiny: Checkpoint) -> None:
+    async def order() -> list[str]:
+        done: list[str] = []
+
+        async def one(name: str, tokens: int, turns: int) -> None:
+            await episode(engine, name, 0, turns=turns, settings=replace(FREE, max_tokens=tokens))
+            done.append(name)
+
+        await asyncio.gather(one("long", 80, 1), one("short", 5, 3))
+        return done
+
+    assert run(order()) == ["short", "long"]
+
+
+def test_screenshots_that_arrive_together_are_encoded_together(
+    engine: LocalEngine, tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batches: list[int] = []
+    encode = screens.encode
+    monkeypatch.setattr(screens, "encode", lambda tower, x: (batches.append(len(x)), encode(tower, x))[1])
+
+    async def together() -> None:
+        await asyncio.gather(*(engine.generate(str(i), first(tiny, i), FREE, i) for i in range(4)))
+        await asyncio.gather(*(engine.generate(str(i), first(tiny, 0), FREE, i) for i in range(4)))
+
+    run(together())
+    assert batches == [4]  # and the known one not again
+
+
+def test_remembered_screenshots_are_bounded(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = screens.Screens(tiny.model.model.visual, torch.device("cpu"))
+    size = seen.features([plain.screen(0)])[plain.screen(0).hash].nbytes
+    monkeypatch.setattr(screens, "REMEMBERED", 3 * size)
+    for i in range(1, 6):
+        seen.features([plain.screen(i), plain.screen(0)])
+    assert plain.screen(0).hash in seen._known and len(seen._known) == 3
+
+
+def test_new_weights_change_the_answer_and_raise_the_version(
+    tiny_folder: Path, other_folder: Path, prefilled: list[int]
+) -> None:
+    engine = LocalEngine(tiny_folder, "cpu", max_context=600)
+    other = load_checkpoint(other_folder, "cpu")
+
+    async def swap() -> tuple[Completion, Completion, Completion]:
+        prompt = first(other)
+        running = asyncio.create_task(engine.generate("a", prompt, FREE, 0))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        loading = asyncio.create_task(engine.load(7, other_folder))
+        await asyncio.sleep(0)
+        waiting = asyncio.create_task(engine.generate("b", prompt, FREE, 0))
+        old, late = await running, await waiting
+        await loading
+        return old, late, await engine.generate("a", prompt, FREE, 0)
+
+    old, late, new = run(swap())
+    prompt = first(other)
+    assert (old.version, late.version, new.version, engine.version) == (0, 7, 7, 7)
+    assert_same(old, run(uncached(load_checkpoint(tiny_folder, "cpu"), prompt, FREE, 0)))
+    for reply in (late, new):
+        assert_same(reply, run(uncached(other, prompt, FREE, 0)))
+    assert not np.allclose(old.logprobs, new.logprobs, atol=1e-3)
+
+
+def test_weights_that_cannot_be_used_leave_the_old_ones_in_place(tiny_folder: Path, tmp_path: Path) -> None:
+    from arpo.training.tiny import make_tiny
+
+    engine = LocalEngine(tiny_folder, "cpu")
+    prompt = first(engine.checkpoint)
+    before = run(engine.generate("a", prompt, FREE, 0))
+    make_tiny(tmp_path, ["other shapes"], vocabulary=300)
+    with pytest.raises(ConfigError, match="other shapes"):
+        run(engine.load(1, tmp_path))
+    with pytest.raises(ConfigError, match="no such folder"):
+        run(engine.load(1, tmp_path / "nowhere"))
+    assert engine.version == 0
+    assert_same(run(engine.generate("a", prompt, FREE, 0)), before)
+
+
+def test_a_cancelled_caller_frees_its_slot(tiny: Checkpoint) -> None:
+    engine = LocalEngine(tiny, max_context=600, slots=1)
+
+    async def cancel() -> tuple[Completion, Completion]:
+        endless = asyncio.create_task(engine.generate("a", first(tiny), replace(FREE, max_tokens=400), 0))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        queued = asyncio.create_task(engine.generate("b", first(tiny, 1), FREE, 1))
+        gone = asyncio.create_task(engine.generate("c", first(tiny, 2), FREE, 1))
+        await asyncio.sleep(0)
+        endless.cancel()
+        gone.cancel()
+        return await queued, await engine.generate("a", first(tiny), FREE, 0)
+
+    for seed, reply in zip((1, 0), run(cancel()), strict=True):
+        assert_same(reply, run(uncached(tiny, first(tiny, seed), FREE, seed)))
+
+
+def test_releasing_frees_the_slot_and_ends_a_running_turn(tiny: Checkpoint) -> None:
+    engine = LocalEngine(tiny, max_context=600, slots=1)
+
+    async def release() -> Completion:
+        await engine.release("never seen")
+        running = asyncio.create_task(engine.generate("a", first(tiny), replace(FREE, max_tokens=400), 0))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        await engine.release("a")
+        with pytest.raises(EngineError, match="released during its turn"):
+            await running
+        return await engine.generate("a", first(tiny), FREE, 0)
+
+    assert_same(run(release()), run(uncached(tiny, first(tiny), FREE, 0)))
+
+
+def test_a_failure_inside_reaches_every_caller_and_the_engine_goes_on(
+    engine: LocalEngine, tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step = cache.Cache.step
+    calls = 0
+
+    def failing(self: cache.Cache, rows: list[int], lengths: list[int]) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 4:
+            raise RuntimeError("out of memory")
+        return step(self, rows, lengths)
+
+    monkeypatch.setattr(cache.Cache, "step", failing)
+
+    async def ask() -> list[Completion | BaseException]:
+        asked = (engine.generate(str(i), first(tiny, i), FREE, i) for i in range(6))  # two of them wait for a slot
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    for error in run(ask()):
+        assert isinstance(error, EngineError) and str(error) == "the local engine: RuntimeError: out of memory"
+    assert_same(run(engine.generate("0", first(tiny), FREE, 0)), run(uncached(tiny, first(tiny), FREE, 0)))
+
+
+@pytest.mark.parametrize("size", [(112, 84), (84, 112)], ids=["no image", "another size"])
+def test_a_screenshot_that_cannot_be_read_fails_its_own_turn_only(
+    engine: LocalEngine, tiny: Checkpoint, size: tuple[int, int]
+) -> None:
+    good = plain.screen(1)
+    bad = replace(good, hash="bad", width=size[0], height=size[1])
+    bad = bad if size == (84, 112) else replace(bad, image=good.image[:60])
+
+    async def ask() -> list[Completion | BaseException]:
+        prompts = [plain.add_screen(tiny, Prompt((1, 2), ()), "", image) for image in (bad, good)]
+        asked = (engine.generate(str(i), prompt, FREE, 0) for i, prompt in enumerate(prompts))
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    broken, fine = run(ask())
+    assert isinstance(broken, EngineError) and "the screenshot bad cannot be decoded" in str(broken)
+    assert isinstance(fine, Completion)
+
+
+def test_numbers_that_are_none_are_an_error_not_a_reply(tiny_folder: Path) -> None:
+    checkpoint = load_checkpoint(tiny_folder, "cpu")
+    with torch.no_grad():
+        checkpoint.model.model.language_model.norm.weight[0] = float("nan")
+    for settings in (FREE, replace(FREE, temperature=0), replace(FREE, top_p=0.5)):
+        with pytest.raises(EngineError, match="not numbers"):
+            run(LocalEngine(checkpoint).generate("a", Prompt((1, 2), ()), settings, 0))
+
+
+def test_calls_that_mean_nothing_are_refused(engine: LocalEngine, tiny: Checkpoint) -> None:
+    for settings in (
+        replace(FREE, temperature=-1),
+        replace(FREE, temperature=math.nan),
+        replace(FREE, top_p=0),
+        replace(FREE, max_tokens=0),
+    ):
+        with pytest.raises(ValueError, match="it takes temperature"):
+            run(engine.generate("a", Prompt((1,), ()), settings, 0))
+    for prompt in (Prompt((), ()), Prompt((1,), (plain.screen(0),)), Prompt((tiny.config.image_token_id,), ())):
+        with pytest.raises(ValueError, match="a prompt of"):
+            run(engine.generate("a", prompt, FREE, 0))
+
+    async def twice() -> None:
+        await asyncio.gather(*(engine.generate("a", Prompt((1,), ()), FREE, 0) for _ in range(2)))
+
+    with pytest.raises(ValueError, match="one turn at a time"):
+        run(twice())
+
+
+def test_the_stream_of_a_prompt_depends_on_seed_ids_and_screenshots(tiny: Checkpoint) -> None:
+    prompt = first(tiny)
+    others = [Prompt((*prompt.ids, 5), prompt.images), Prompt(prompt.ids, (plain.screen(5),))]
+    streams = [sampling.stream(0, prompt, 4), sampling.stream(1, prompt, 4)]
+    streams += [sampling.stream(0, other, 4) for other in others]
+    assert len({tuple(stream) for stream in streams}) == 4
+    assert sampling.stream(0, prompt, 8)[:4] == streams[0]
+    assert all(0 <= value < 1 for stream in streams for value in stream)

@@ -1,0 +1,72 @@
+"""What is drawn: colours that can be told apart, text that can be read, and the words that are reported."""
+
+import pytest
+from machine import Machine
+
+from arpo.agent.actions import Click, Type
+from arpo.envs.pocket.draw import COLORS, WHITE, Color, Theme, wallpaper
+from arpo.envs.pocket.fonts import text_mask, width
+
+
+def contrast(one: Color, two: Color) -> float:
+    """The ratio of two colours' brightness as the web's accessibility rules count it: from 1 to 21."""
+
+    def light(color: Color) -> float:
+        parts = [c / 255 / 12.92 if c <= 10 else ((c / 255 + 0.055) / 1.055) ** 2.4 for c in color]
+        return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
+
+    dark, bright = sorted((light(one), light(two)))
+    return (bright + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+@pytest.mark.parametrize("accent", COLORS)
+def test_text_stands_out_from_what_it_is_written_on_in_every_theme(dark: bool, accent: str) -> None:
+    theme = Theme(dark, accent)
+    for ground in (theme.panel, theme.page, theme.raised, theme.select, theme.quiet):
+        assert contrast(theme.ink, ground) > 5
+    assert contrast(WHITE, theme.bright) > 3.5 and contrast(WHITE, wallpaper(accent, theme)) > 4
+    assert contrast(theme.link, theme.page) > 5 and contrast(theme.wrong, theme.panel) > 4.5
+    for ground in (theme.panel, theme.page, theme.raised):
+        assert contrast(theme.faint, ground) > 3
+        assert 1.7 < contrast(theme.off, ground) < contrast(theme.faint, ground)  # disabled: faint, and yet to be read
+
+
+def test_every_pixel_is_drawn_on_a_screen_whose_sides_are_odd() -> None:
+    pixels = Machine(size=(1001, 811)).env.pixels()
+    assert (pixels[-1] == pixels[-2]).all() and (pixels[:, -1] == pixels[:, -2]).all()
+
+
+def test_a_tab_is_drawn_as_a_gap() -> None:
+    assert width("\t") == 4 * width(" ") and text_mask("\t", 12, 1).getextrema() == (0, 0)
+
+
+def test_a_bold_word_is_reported_once() -> None:
+    machine = Machine()
+    for x in (100, 101):
+        machine.desk.windows.clear()
+        machine.desk.launch("Files", (x, 20))
+        machine.refresh()
+        assert [word for word, _ in machine.env.words()].count("Documents") == 2  # the place and the heading
+
+
+def test_a_word_that_is_covered_in_part_is_not_reported() -> None:
+    machine = Machine()
+    machine.desk.launch("Editor", (100, 100))
+    machine.do(Type("zebra island"))
+    _, y0, x1, _ = dict(machine.env.words())["zebra"]
+    assert "island" in dict(machine.env.words())
+    machine.desk.launch("Calculator", (x1 - 4, y0 - 160))  # over the last letter of the one and all of the other
+    machine.refresh()
+    assert not {"zebra", "island"} & {word for word, _ in machine.env.words()}
+
+
+def test_disabled_and_enabled_controls_look_different() -> None:
+    machine = Machine()
+    machine.desk.launch("Settings", (100, 20))
+    machine.refresh()
+    machine.click("Alerts", kind="tab")
+    box = machine.find("Mail alerts", kind="checkbox").box
+    enabled = machine.env.pixels()[box[1] : box[3], box[0] : box[2]].copy()
+    machine.do(Click(*machine.find("Do not disturb", kind="checkbox").centre))
+    assert (machine.env.pixels()[box[1] : box[3], box[0] : box[2]] != enabled).any()

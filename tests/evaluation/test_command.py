@@ -1,0 +1,133 @@
+"""`arpo eval`: numbers for scripts, a table for people, one line for mistakes, and a folder that goes on."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from arpo import cli
+from arpo.runs.store import Run
+
+pytestmark = pytest.mark.usefixtures("fake_backend")
+FAKE = ("env.name=fake", "env.size=96x64")
+
+
+class Arpo:
+    """Runs the real entry point in this process."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self._monkeypatch, self._capsys = monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["arpo", "eval", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = self._capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+
+@pytest.fixture
+def arpo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Arpo:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    return Arpo(monkeypatch, capsys)
+
+
+def test_json_has_the_names_that_others_rely_on(arpo: Arpo) -> None:
+    status, out, err = arpo("fail", *FAKE, "--trials", "2", "--json", "--run-dir", "here")
+    told = json.loads(out)
+    assert (status, err) == (0, "")
+    assert told["success"] == pytest.approx(1 / 3)
+    low, high = told["ci95"]
+    assert 0 < low < 1 / 3 < high < 1
+    assert (told["n_tasks"], told["n_trials"], told["errors"]) == (3, 6, 0)
+    assert told["outcomes"] == {"gave_up": 6}
+    assert told["tasks"]["never-1"]["success"] == 1.0
+    assert told["domains"]["buttons"]["success"] == pytest.approx(1 / 3)
+    assert told["run_dir"] == "here"
+
+
+def test_people_get_a_table_and_are_told_where_to_look(arpo: Arpo) -> None:
+    status, out, _ = arpo("expert", *FAKE)
+    assert status == 0
+    lines = out.splitlines()
+    assert lines[1].split() == ["domain", "tasks", "trials", "success", "95", "%", "interval", "errors"]
+    assert [line.split()[:4] for line in lines[2:4]] == [["buttons", "3", "3", "100.0%"], ["all", "3", "3", "100.0%"]]
+    assert "finished 2, gave up 1" in lines[4]
+    folder = Path(lines[5].rpartition(" ")[2])
+    with Run.read(folder) as run:
+        assert {trajectory.task_id for trajectory in run.trajectories()} == {"press-1", "press-2", "never-1"}
+        assert all(run.image(trajectory.start) for trajectory in run.trajectories())
+
+
+def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
+    first = arpo("expert", *FAKE, "--run-dir", "here", "--json")
+    assert arpo("expert", *FAKE, "--run-dir", "here", "--json", "--n-envs", "1") == first
+    told = "error: here: was begun with {}, not {}; choose another {}\n"
+    assert arpo("expert", *FAKE, "--run-dir", "here", "--trials", "2")[2] == told.format(
+        "trials: 1", "trials: 2", "--run-dir"
+    )
+    assert arpo("fail", *FAKE, "--run-dir", "here")[2] == told.format("model expert", "fail", "folder")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["expret"], "error: expret: neither a checkpoint nor one of expert, random, fail\n"),
+        (["expert", "--trials", "0"], "error: eval.trials=0: must be at least 1\n"),
+        (["expert", "--top-p", "1.5"], "error: eval.top_p=1.5: must be at most 1\n"),
+        (["expert", "--top-p", "0"], "error: eval.top_p=0.0: must be more than 0\n"),
+        (["expert", "--temperature", "-1"], "error: eval.temperature=-1.0: must be at least 0\n"),
+        (["expert", "eval.temperature=warm"], "error: eval.temperature=warm: must be a number\n"),
+        (["expert", "--tasks", "trian"], "error: unknown split or task 'trian': did you mean train?\n"),
+        (["expert", "env.size=10x10"], "error: size 10x10: pocket draws screens from 336x224 to 1920x1080\n"),
+    ],
+)
+def test_a_users_mistake_is_one_line_and_leaves_nothing_behind(arguments: list[str], line: str, arpo: Arpo) -> None:
+    assert arpo(*arguments) == (2, "", line)
+    assert not list(Path().iterdir())
+
+
+def test_status_1_where_nothing_could_be_scored(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    from arpo.errors import EnvError
+    from fake_env import FakeEnv
+
+    def die(self: object) -> float:
+        raise EnvError("the display is gone")
+
+    monkeypatch.setattr(FakeEnv, "score", die)
+    status, out, _ = arpo("expert", *FAKE, "--json")
+    assert (status, json.loads(out)["success"], json.loads(out)["errors"]) == (1, None, 3)
+
+
+def test_killed_and_started_again_it_comes_to_the_same_numbers(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "arpo.cli", "eval", "random", "--tasks", "subset32", "--json", "--n-envs", "3"]
+
+    def numbers(folder: Path) -> object:
+        done = subprocess.run([*arguments, "--run-dir", folder], capture_output=True, check=True)
+        return json.loads(done.stdout) | {"run_dir": ""}
+
+    killed = tmp_path / "killed"
+    with subprocess.Popen([*arguments, "--run-dir", killed], stdout=subprocess.PIPE) as child:
+        while child.poll() is None and finished(killed) < 5:
+            time.sleep(0.01)
+        os.kill(child.pid, signal.SIGKILL)
+    assert 5 <= finished(killed) < 32
+    assert numbers(killed) == numbers(tmp_path / "whole")
+
+
+def finished(folder: Path) -> int:
+    if not (folder / "run.lock").exists():
+        return 0
+    from arpo.errors import ConfigError
+
+    try:
+        with Run.read(folder) as run:
+            return len(list(run.summaries()))
+    except ConfigError:  # it has only just begun
+        return 0

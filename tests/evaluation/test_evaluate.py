@@ -1,0 +1,235 @@
+"""An evaluation: what scripts score, the same numbers in any order and after any interruption, errors apart."""
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from arpo.agent.actions import Action, Click
+from arpo.agent.dialects import UITars
+from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.engines.scripted import ScriptedEngine, byte_vocabulary, scripted
+from arpo.envs.base import Env, make
+from arpo.errors import ConfigError, EngineError, EnvError, TaskError
+from arpo.evaluation.run import Evaluation, evaluate
+from arpo.runs.store import Run
+from arpo.seeds import EVALUATION, evaluation_seed, training_seed
+from arpo.tasks.load import load_tasks
+from arpo.types import Completion, Observation, Outcome, Task
+from fake_env import BUTTON, FakeEnv, make_task
+
+pytestmark = pytest.mark.usefixtures("fake_backend")
+
+VOCABULARY = byte_vocabulary()
+DIALECT = UITars(VOCABULARY)
+BUTTONS = [make_task(f"press-{i}") for i in range(6)]
+
+
+def by(name: str) -> Callable[[Task, Env], Engine]:
+    return scripted(name, DIALECT, VOCABULARY)
+
+
+def lucky(task: Task, env: Env) -> Engine:
+    """Presses the button about every third time, by the seed of the turn."""
+    return ScriptedEngine(
+        lambda env, seed: ("So.", Click(*BUTTON) if seed % 6 == 0 else Click(1, seed % 60)), env, DIALECT, VOCABULARY
+    )
+
+
+def run_in(
+    folder: Path,
+    engine_for: Callable[[Task, Env], Engine],
+    tasks: list[Task],
+    make_env: Callable[[], Env] = FakeEnv,
+    **settings: object,
+) -> Evaluation:
+    with Run.write(folder, "") as run:
+        return asyncio.run(
+            evaluate(engine_for, DIALECT, tasks, make_env=make_env, run=run, **settings)  # type: ignore[arg-type]
+        )
+
+
+def pocket() -> Env:
+    return make("pocket")
+
+
+def test_the_expert_does_everything(tmp_path: Path) -> None:
+    tasks = load_tasks("pocket", "subset32")
+    evaluation = run_in(tmp_path, by("expert"), tasks, pocket, n_envs=4)
+    rate, interval = evaluation.success()
+    assert (rate, evaluation.errors, evaluation.n_tasks) == (1.0, 0, 32)
+    assert interval is not None and 0.85 < interval[0] < interval[1] == 1.0
+    infeasible = sum(not task.feasible for task in tasks)
+    assert evaluation.outcomes == {"finished": 32 - infeasible, "gave_up": infeasible}
+
+
+def test_giving_up_scores_exactly_the_infeasible_share(tmp_path: Path) -> None:
+    tasks = load_tasks("pocket", "subset32")
+    evaluation = run_in(tmp_path, by("fail"), tasks, pocket, trials=2)
+    assert evaluation.success()[0] == pytest.approx(sum(not task.feasible for task in tasks) / 32)
+    assert (evaluation.outcomes, evaluation.mean_steps) == ({"gave_up": 64}, 1.0)
+
+
+def test_chance_scores_next_to_nothing(tmp_path: Path) -> None:
+    evaluation = run_in(tmp_path, by("random"), load_tasks("pocket", "subset32"), pocket)
+    rate, _ = evaluation.success()
+    assert rate is not None and rate <= 2 / 32
+    assert evaluation.outcomes == {"step_limit": 32}
+
+
+def test_the_numbers_do_not_depend_on_how_many_environments_work(tmp_path: Path) -> None:
+    one, many, other = (
+        run_in(tmp_path / f"{n_envs}-{seed}", lucky, BUTTONS, trials=4, n_envs=n_envs, seed=seed)
+        for n_envs, seed in ((1, 0), (5, 0), (5, 1))
+    )
+    assert one == many != other
+    rate, _ = one.success()
+    assert rate is not None and 0.0 < rate < 1.0
+    with Run.read(tmp_path / "1-0") as first, Run.read(tmp_path / "5-0") as second:
+        for run in (first, second):
+            assert len({t.env_seed for t in run.trajectories()}) == len(BUTTONS) * 4
+        tokens = [
+            {t.id: [step.completion.tokens for step in t.steps] for t in run.trajectories()} for run in (first, second)
+        ]
+    assert tokens[0] == tokens[1]
+
+
+class Interrupted(Exception):
+    pass
+
+
+@pytest.mark.parametrize("after", [0, 1, 7, 23])
+def test_an_interrupted_evaluation_goes_on_to_the_same_result(after: int, tmp_path: Path) -> None:
+    whole = run_in(tmp_path / "whole", lucky, BUTTONS, trials=4, n_envs=3)
+    seen: list[object] = []
+
+    def interrupt(trial: object) -> None:
+        seen.append(trial)
+        if len(seen) > after:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_in(tmp_path / "parts", lucky, BUTTONS, trials=4, n_envs=3, on_trial=interrupt)
+    with Run.read(tmp_path / "parts") as run:
+        before = {summary.id for summary in run.summaries()}
+    assert after < len(before) < 24 or after == 23
+    asked: list[str] = []
+
+    def counting(task: Task, env: Env) -> Engine:
+        asked.append(task.id)
+        return lucky(task, env)
+
+    assert run_in(tmp_path / "parts", counting, BUTTONS, trials=4, n_envs=2) == whole
+    assert len(asked) == 24 - len(before)
+    assert run_in(tmp_path / "parts", counting, BUTTONS, trials=4) == whole  # nothing is left to do
+    assert len(asked) == 24 - len(before)
+
+
+def test_a_cancelled_evaluation_keeps_what_was_finished_and_closes_its_environments(tmp_path: Path) -> None:
+    made: list[FakeEnv] = []
+
+    def make_env() -> FakeEnv:
+        made.append(FakeEnv())
+        return made[-1]
+
+    async def cancel(run: Run) -> None:
+        work = asyncio.create_task(evaluate(lucky, DIALECT, BUTTONS, make_env=make_env, run=run, trials=4, n_envs=3))
+        while len(list(run.summaries())) < 5:
+            await asyncio.sleep(0)
+        work.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await work
+
+    with Run.write(tmp_path, "") as run:
+        asyncio.run(cancel(run))
+        assert 5 <= len(list(run.summaries())) < 24
+        assert all(summary.outcome.valid for summary in run.summaries())
+    assert len(made) == 3 and all(env.task is None for env in made)
+    assert run_in(tmp_path, lucky, BUTTONS, trials=4) == run_in(tmp_path / "whole", lucky, BUTTONS, trials=4)
+
+
+class Flaky(FakeEnv):
+    """Dies in its first steps, in as many environments as it is told."""
+
+    deaths = 0
+
+    def step(self, action: Action) -> Observation:
+        if Flaky.deaths and self.task is not None and self.task.id == "press-1":
+            Flaky.deaths -= 1
+            raise EnvError("the display is gone")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("deaths", "errors"), [(1, 0), (2, 0), (3, 1)])
+def test_a_failed_machine_gets_three_attempts_and_is_then_counted_apart(
+    deaths: int, errors: int, tmp_path: Path
+) -> None:
+    Flaky.deaths = deaths
+    made: list[Flaky] = []
+
+    def make_env() -> Flaky:
+        made.append(Flaky())
+        return made[-1]
+
+    tasks = [make_task("press-1"), make_task("press-2")]
+    evaluation = run_in(tmp_path, by("expert"), tasks, make_env, n_envs=1)
+    assert evaluation.errors == errors
+    assert evaluation.success()[0] == 1.0
+    assert evaluation.outcomes == {"finished": 2 - errors} | ({"env_error": 1} if errors else {})
+    assert (evaluation.n_tasks, len(evaluation.trials)) == (2, 2)
+    rate, interval = evaluation.by_task()["press-1"].success()
+    assert ((rate, interval) == (None, None)) == bool(errors)
+    assert len(made) == 1 + deaths - errors  # a lost machine is never used again; the last loss ends the work
+    with Run.read(tmp_path) as run:
+        attempts = [summary.attempt for summary in run.summaries(task_id="press-1")]
+        assert attempts == list(range(deaths + 1 - errors))
+    Flaky.deaths = 0  # and a restart does not give it a fourth
+    assert run_in(tmp_path, by("expert"), tasks, make_env) == evaluation
+
+
+def test_a_dead_engine_is_no_agents_failure(tmp_path: Path) -> None:
+    class Dead(ScriptedEngine):
+        async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+            raise EngineError("out of memory")
+
+    def dead(task: Task, env: Env) -> Engine:
+        return Dead(lambda env, seed: ("", Click(0, 0)), env, DIALECT, VOCABULARY)
+
+    evaluation = run_in(tmp_path, dead, BUTTONS)
+    assert (evaluation.success(), evaluation.mean_steps) == ((None, None), None)
+    assert evaluation.outcomes == {str(Outcome.ENGINE_ERROR): 6}
+
+
+def test_an_expert_that_is_lost_is_an_engine_error(tmp_path: Path) -> None:
+    def lost(task: Task, env: Env) -> Engine:
+        def act(env: Env, seed: int) -> tuple[str, Action]:
+            raise TaskError("no move")
+
+        return ScriptedEngine(act, env, DIALECT, VOCABULARY)
+
+    assert run_in(tmp_path, lost, BUTTONS[:1]).errors == 1
+
+
+def test_a_task_that_cannot_be_set_up_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(TaskError, match="names no family"):
+        run_in(tmp_path, by("expert"), [make_task("press-1", setup={})], n_envs=2)
+
+
+def test_trials_of_another_seed_are_not_mixed_in(tmp_path: Path) -> None:
+    run_in(tmp_path, lucky, BUTTONS, seed=1)
+    with pytest.raises(ConfigError, match=r"seed=2: .* holds trials of press-0 with another seed"):
+        run_in(tmp_path, lucky, BUTTONS, seed=2)
+
+
+def test_evaluations_at_two_updates_of_a_run_are_kept_apart(tmp_path: Path) -> None:
+    first = run_in(tmp_path, lucky, BUTTONS, update=0)
+    second = run_in(tmp_path, by("expert"), BUTTONS, update=1)
+    assert first != second
+    with Run.read(tmp_path) as run:
+        assert len(list(run.summaries(update=1, source="evaluation"))) == 6
+
+
+def test_no_seed_of_evaluation_is_one_of_training() -> None:
+    for number in range(1000):
+        assert training_seed(0, "press-1", number) < EVALUATION <= evaluation_seed(0, "press-1", number)

@@ -1,0 +1,58 @@
+"""Success rates and their intervals: known values, the edges, and how often the truth is inside."""
+
+import random
+import statistics
+
+import pytest
+
+from arpo.evaluation.statistics import student, success, wilson
+
+
+def test_wilsons_interval_is_the_textbooks() -> None:
+    assert wilson(0.5, 10) == pytest.approx((0.2366, 0.7634), abs=1e-4)
+    assert wilson(0.0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)
+    assert wilson(1.0, 32) == pytest.approx((0.8928, 1.0), abs=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"), [(1, 12.7062), (2, 4.3027), (3, 3.1824), (5, 2.5706), (9, 2.2622), (31, 2.0395)]
+)
+def test_students_quantile_is_the_tables(degrees: int, quantile: float) -> None:
+    assert student(degrees) == pytest.approx(quantile, rel=2e-3)
+
+
+def test_each_task_weighs_the_same_however_many_of_its_trials_count() -> None:
+    rate, _ = success([[1.0], [0.0, 0.0, 0.0]])
+    assert rate == 0.5
+
+
+def test_one_trial_a_task_is_a_plain_proportion_and_so_is_one_task() -> None:
+    assert success([[1.0]] * 3 + [[0.0]] * 7) == (pytest.approx(0.3), pytest.approx(wilson(0.3, 10)))
+    assert success([[1.0] * 3 + [0.0] * 7]) == (pytest.approx(0.3), pytest.approx(wilson(0.3, 10)))
+
+
+def test_trials_that_all_agree_are_worth_one_a_task() -> None:
+    apart = [[1.0]] * 16 + [[0.0]] * 16
+    together = [[1.0] * 8] * 16 + [[0.0] * 8] * 16
+    (_, narrow), (_, wide) = success(apart), success(together)
+    assert wide == pytest.approx(narrow, abs=0.02)
+    assert success([[1.0] * 8] * 32) == (1.0, wilson(1.0, 32))
+    assert success([[0.0] * 8] * 32) == (0.0, wilson(0.0, 32))
+
+
+def test_tasks_that_are_all_alike_are_worth_all_their_trials() -> None:
+    rate, interval = success([[1.0, 0.0]] * 50)
+    assert (rate, interval) == (0.5, wilson(0.5, 100, student(49)))
+
+
+@pytest.mark.parametrize(("n_tasks", "a", "b"), [(5, 0.3, 0.3), (32, 0.3, 0.3), (32, 0.1, 0.9), (200, 0.1, 0.9)])
+def test_the_truth_is_inside_about_95_times_in_100(n_tasks: int, a: float, b: float) -> None:
+    rng = random.Random(0)
+    inside, widths = 0, []
+    for _ in range(400):
+        rates = [rng.betavariate(a, b) for _ in range(n_tasks)]
+        _, (low, high) = success([[float(rng.random() < rate) for _ in range(8)] for rate in rates])
+        inside += low <= a / (a + b) <= high
+        widths.append(high - low)
+    print(f"{inside / 400:.1%} inside, width {statistics.fmean(widths):.3f}")
+    assert inside / 400 >= 0.92

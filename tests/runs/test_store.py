@@ -1,0 +1,249 @@
+"""A run's folder: what was added is there, once, small, readable meanwhile and after any crash."""
+
+import asyncio
+import dataclasses
+import json
+import os
+import random
+import sqlite3
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from arpo.agent.actions import Finish
+from arpo.agent.dialects import UITars
+from arpo.agent.episode import run_episode
+from arpo.bench.envs import random_action
+from arpo.engines.base import Prompt, Sampling
+from arpo.engines.scripted import Policy, ScriptedEngine, byte_vocabulary
+from arpo.envs.base import Env, make, make_expert
+from arpo.envs.images import decode, observe, pixel_hash
+from arpo.errors import ConfigError
+from arpo.runs.store import Run
+from arpo.tasks.load import load_tasks
+from arpo.types import Completion, Observation, Outcome, Provenance, Step, Task, Tokens, Trajectory
+
+CHILD = Path(__file__).with_name("writer.py")
+
+
+def trajectory(name: str = "a", task_id: str = "press-1", update: int = 0, **changes: object) -> Trajectory:
+    completion = Completion((1, 2), (-0.1, -0.2), "hi", 0, 1.0, 1.0, "stop")
+    fields = {
+        "id": name,
+        "task_id": task_id,
+        "attempt": 0,
+        "env_seed": 2**31 + 5,
+        "start": "00",
+        "segments": (Tokens((5, 6)),),
+        "steps": (Step((0,), completion, Finish(), None, "", None, 0.1, 0.2),),
+        "outcome": Outcome.FINISHED,
+        "score": 1.0,
+        "reward": 1.0,
+        "provenance": Provenance("rollout", "r", update),
+    }
+    return Trajectory(**(fields | changes))  # type: ignore[arg-type]
+
+
+def screen(seed: int, size: tuple[int, int] = (40, 30)) -> Observation:
+    return observe(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
+
+
+def test_what_was_added_comes_back(tmp_path: Path) -> None:
+    with Run.write(tmp_path / "deep" / "run", "seed: 0\n") as run:
+        run.add(trajectory("a", "press-1", update=0))
+        run.add(trajectory("b", "press-2", update=0))
+        run.add(trajectory("c", "press-1", update=1, outcome=Outcome.ENV_ERROR, score=None, reward=None))
+        run.log({"update": 0, "success": 0.5, "note": "ü"})
+    with Run.read(tmp_path / "deep" / "run") as run:
+        assert [t.id for t in run.trajectories()] == ["a", "b", "c"]
+        assert [t.id for t in run.trajectories(task_id="press-1")] == ["a", "c"]
+        assert [t.id for t in run.trajectories(task_id="press-1", update=1)] == ["c"]
+        assert [t.id for t in run.trajectories(source="evaluation")] == []
+        assert run.trajectory("b") == trajectory("b", "press-2")
+        summaries = list(run.summaries(update=1))
+        assert [(s.id, s.outcome, s.score, s.n_steps, s.env_seed) for s in summaries] == [
+            ("c", Outcome.ENV_ERROR, None, 1, 2**31 + 5)
+        ]
+        assert list(run.metrics()) == [{"update": 0, "success": 0.5, "note": "ü"}]
+        assert run.config == "seed: 0\n"
+        with pytest.raises(KeyError):
+            run.trajectory("d")
+
+
+def test_nothing_is_counted_twice(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        run.add(trajectory("a"))
+        with pytest.raises(ValueError, match="'a' is there already"):
+            run.add(trajectory("a", "press-2"))
+        assert len(list(run.summaries())) == 1
+
+
+def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path) -> None:
+    Run.write(tmp_path, "seed: 0\n").close()
+    with Run.write(tmp_path, "seed: 1\n") as run:
+        assert run.config == "seed: 0\n"
+
+
+def test_a_run_is_of_one_thing(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        run.pin("weights", "12ab")
+        run.pin("weights", "12ab")
+        with pytest.raises(ConfigError, match="was begun with weights 12ab, not 99ff; choose another folder"):
+            run.pin("weights", "99ff")
+
+
+def test_a_screenshot_is_kept_once_and_pixel_for_pixel(tmp_path: Path) -> None:
+    env = make("pocket")
+    drawn = env.reset(load_tasks("pocket", "train")[0], 1)
+    jpeg = tmp_path / "photo.jpg"
+    Image.fromarray(decode(screen(1, (64, 48)).image)).save(jpeg, quality=50)
+    pixels = decode(jpeg.read_bytes())
+    photo = Observation(jpeg.read_bytes(), 64, 48, pixel_hash(pixels))
+    with Run.write(tmp_path / "run", "") as run:
+        for observation in (drawn, photo, screen(2), drawn):
+            run.add_image(observation)
+            again = run.image(observation.hash)
+            assert dataclasses.replace(again, image=b"") == dataclasses.replace(observation, image=b"")
+            assert len(again.image) <= len(observation.image)
+            assert pixel_hash(decode(again.image)) == observation.hash
+        with pytest.raises(KeyError):
+            run.image("00")
+
+
+def test_one_process_writes_and_the_next_is_told_in_one_line(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as first:
+        with pytest.raises(ConfigError) as refused:
+            Run.write(tmp_path, "")
+        assert (
+            str(refused.value) == f"{tmp_path}: process {os.getpid()} is writing to this run; wait, or choose another"
+        )
+        first.add(trajectory())
+    with Run.write(tmp_path, "") as second:
+        assert len(list(second.summaries())) == 1
+
+
+def test_readers_see_what_is_finished_while_the_writer_goes_on(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as writer, Run.read(tmp_path) as reader:
+        for number in range(3):
+            writer.add(trajectory(str(number)))
+            assert len(list(reader.trajectories())) == number + 1
+        going = reader.trajectories()
+        next(going)
+        writer.add(trajectory("3"))  # a reader in the middle does not hold the writer up
+        with pytest.raises(sqlite3.OperationalError):
+            reader.add(trajectory("4"))
+
+
+@pytest.mark.parametrize("content", [None, b"", b"this is not a database at all, whatever it is called" * 99])
+def test_a_folder_without_a_run_is_refused_in_one_line(content: bytes | None, tmp_path: Path) -> None:
+    if content is not None:
+        (tmp_path / "run.sqlite").write_bytes(content)
+    with pytest.raises(ConfigError, match=r"holds no run|cannot be read"):
+        Run.read(tmp_path)
+
+
+def test_a_folder_that_is_a_file_or_of_a_newer_program_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigError, match="is not a folder"):
+        Run.write(tmp_path / "file", "")
+    Run.write(tmp_path / "run", "").close()
+    db = sqlite3.connect(tmp_path / "run" / "run.sqlite")
+    db.execute("PRAGMA user_version = 99")
+    db.close()
+    with pytest.raises(ConfigError, match="by a newer arpo"):
+        Run.write(tmp_path / "run", "")
+    with pytest.raises(ConfigError, match="by a newer arpo"):
+        Run.write(tmp_path / "run", "")  # and the first refusal let go of the lock
+
+
+def test_half_a_line_of_metrics_is_neither_read_nor_continued(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        run.log({"update": 0})
+        with (tmp_path / "metrics.jsonl").open("a") as file:
+            file.write('{"update": 1, "los')
+        assert list(run.metrics()) == [{"update": 0}]
+    with Run.write(tmp_path, "") as run:
+        run.log({"update": 1})
+        assert list(run.metrics()) == [{"update": 0}, {"update": 1}]
+
+
+def test_a_killed_writer_loses_at_most_what_it_had_not_finished(tmp_path: Path) -> None:
+    rng = random.Random(0)
+    told: list[str] = []
+    for _ in range(6):
+        with subprocess.Popen([sys.executable, CHILD, tmp_path], stdout=subprocess.PIPE, text=True) as child:
+            assert child.stdout is not None
+            told.append(child.stdout.readline().strip())  # it has begun
+            time.sleep(rng.uniform(0, 0.2))
+            child.kill()
+            told += [line.strip() for line in child.stdout if line.endswith("\n")]
+    with Run.write(tmp_path, "") as run:
+        kept = {t.id: t for t in run.trajectories()}
+        assert set(told) <= set(kept)
+        assert len(kept) <= len(told) + 6  # each may have finished one of which it could not tell any more
+        for t in kept.values():
+            assert pixel_hash(decode(run.image(t.start).image)) == t.start
+        logged = {line["id"] for line in run.metrics()}
+        assert set(told) <= logged
+    db = sqlite3.connect(tmp_path / "run.sqlite")
+    assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    db.close()
+
+
+class Sampled(ScriptedEngine):
+    """Scripted replies with log-probabilities as a sampler has them: single precision, hardly compressible."""
+
+    async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+        completion = await super().generate(session, prompt, sampling, seed)
+        rng = random.Random(seed)
+        drawn = (struct.unpack("f", struct.pack("f", -rng.expovariate(3)))[0] for _ in completion.tokens)
+        return dataclasses.replace(completion, logprobs=tuple(drawn))
+
+
+def erring_expert(task: Task) -> Policy:
+    """The expert, with something random every other turn and never an end: many different screens."""
+    expert, turns = make_expert(task.env, task), iter(range(100))
+
+    def act(env: Env, seed: int) -> tuple[str, object]:
+        thought, action = expert.act(env) if next(turns) % 2 else ("Hm, let me try this.", None)
+        if action is None or isinstance(action, Finish):
+            return "Hm, let me try this.", random_action(random.Random(seed), env.size)
+        return thought, action
+
+    return act  # type: ignore[return-value]
+
+
+def test_fifteen_steps_take_well_under_200_kb_on_disk(tmp_path: Path) -> None:
+    vocabulary = byte_vocabulary()
+    dialect, env = UITars(vocabulary), make("pocket")
+    sizes: list[int] = []
+    for task in load_tasks("pocket", "subset32"):
+        if task.feasible:
+            with Run.write(tmp_path / task.id, "seed: 0\n") as run:
+                played = asyncio.run(
+                    run_episode(
+                        task,
+                        env,
+                        Sampled(erring_expert(task), env, dialect, vocabulary),
+                        dialect,
+                        Sampling(),
+                        env_seed=1,
+                        sample_seed=2,
+                        trajectory_id="a",
+                        attempt=0,
+                        provenance=Provenance("rollout", "r", 0),
+                        images=run.add_image,
+                    )
+                )
+                run.add(played)
+            assert len(played.steps) == 15
+            sizes.append(sum(file.stat().st_size for file in (tmp_path / task.id).iterdir()))
+    print(json.dumps({"mean": sum(sizes) / len(sizes), "largest": max(sizes)}))
+    assert sum(sizes) / len(sizes) < 100_000
+    assert max(sizes) < 150_000

@@ -1,0 +1,44 @@
+"""What the README says is so: its example runs, its numbers are the catalog's, its files are there."""
+
+import contextlib
+import io
+import re
+from pathlib import Path
+
+from arpo.envs import listing
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_example_solves_its_task() -> None:
+    example = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    assert example is not None
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        exec(example[1], {})
+    assert printed.getvalue() == "1.0\n"
+
+
+def test_the_table_of_splits_is_what_envs_list_says() -> None:
+    pocket = next(env for env in listing.describe()["environments"] if env["name"] == "pocket")
+    told = re.findall(r"^\| `(\w+)` \| (\d+) \| (\d+) \|", README, re.MULTILINE)
+    assert told == [(row["split"], str(row["tasks"]), str(row["families"])) for row in pocket["splits"]]
+    apart = [row for row in pocket["splits"] if row["split"] != "subset32"]
+    tasks, families = (
+        sum(row["tasks"] for row in apart),
+        len({task_id.rpartition("-")[0] for row in apart for ids in row["ids"].values() for task_id in ids}),
+    )
+    assert f"{tasks} tasks in {families} families" in " ".join(README.split())
+
+
+def test_the_tree_of_the_code_names_files_that_are_there() -> None:
+    named = set(re.findall(r"\w+\.py", README.partition("## The code")[2]))
+    assert len(named) > 20
+    assert named <= {path.name for path in (ROOT / "src").rglob("*.py")}
+
+
+def test_every_link_leads_to_a_file() -> None:
+    for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
+        for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"

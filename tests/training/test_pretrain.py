@@ -1,0 +1,124 @@
+"""Pretraining: what lessons hold, that they are learned from, and that a run leaves a checkpoint that loads."""
+
+import json
+from pathlib import Path
+
+import pytest
+import tokenizers
+import torch
+
+from arpo.agent.grammar import parse
+from arpo.engines.checkpoint import load_checkpoint
+from arpo.envs.pocket.catalog import task_list
+from arpo.errors import ConfigError
+from arpo.training.lessons import IGNORE, Lesson, Teacher, collate
+from arpo.training.pretrain import PROMPT, Pretraining, Pupil, corpus, losses, pretrain
+from arpo.training.tiny import make_config, make_tokenizer, new_model
+
+SIZE = (448, 280)
+VISION = {"depth": 2, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2}
+TEXT = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+TEXT |= {"num_key_value_heads": 1}
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> tokenizers.Tokenizer:
+    return make_tokenizer(corpus(40), 700)
+
+
+@pytest.fixture(scope="module")
+def teacher(tokenizer: tokenizers.Tokenizer, tmp_path_factory: pytest.TempPathFactory) -> Teacher:
+    prompt = tmp_path_factory.mktemp("prompt") / "prompt.txt"
+    prompt.write_text(PROMPT)
+    return Teacher(tokenizer, prompt, 0, SIZE)
+
+
+def learned(teacher: Teacher, lesson: Lesson) -> str:
+    return teacher.vocabulary.decode(tuple(lesson.ids[lesson.learn].tolist()))
+
+
+def test_an_episode_teaches_replies_that_parse_and_shows_as_many_screens(teacher: Teacher) -> None:
+    for _ in range(20):
+        lesson = teacher.episode()
+        replies = learned(teacher, lesson).split("<|im_end|>")[:-1]
+        assert 1 <= len(replies) <= len(lesson.screens)
+        for reply in replies:
+            assert parse(reply, teacher.scaling.to_screen).thought
+        pads = int((lesson.ids == teacher.dialect.image_pad).sum())
+        assert pads == 160 * len(lesson.screens)
+        assert lesson.positions.shape == (3, len(lesson.ids))
+
+
+def test_wrong_moves_are_seen_and_not_taught(teacher: Teacher) -> None:
+    seen = taught = 0
+    for _ in range(60):
+        lesson = teacher.episode()
+        seen += teacher.vocabulary.decode(tuple(lesson.ids.tolist())).count("Thought: Try this.")
+        taught += learned(teacher, lesson).count("Thought: Try this.")
+    assert seen > 0 and taught == 0
+
+
+def test_a_reading_asks_for_places_of_words_and_for_words_at_places(teacher: Teacher) -> None:
+    texts = [learned(teacher, teacher.reading()) for _ in range(10)]
+    assert any("<|box_start|>(" in text for text in texts)
+    assert any(word in text for text in texts for word in ("Menu", "File", "Mail"))
+
+
+def test_each_word_stands_in_the_patch_of_its_middle_with_the_digits_of_its_place(teacher: Teacher) -> None:
+    teacher.episode()
+    words, _, places = teacher.grids()
+    word, (x0, y0, x1, y1) = teacher.env.words()[-1]
+    x, y = (x0 + x1) // 2, (y0 + y1) // 2
+    assert words[y // 14, x // 14] == teacher.first_token(word)
+    assert "".join(map(str, places[:, y // 14, x // 14])) == f"{x:03d}{y:03d}"
+    assert (words != IGNORE).sum() > 5
+
+
+def test_no_held_out_instance_and_no_held_out_family_is_taught(teacher: Teacher) -> None:
+    heldout = {task for split in ("heldout", "heldout_families") for ids in task_list(split).values() for task in ids}
+    families = {task.rpartition("-")[0] for ids in task_list("heldout_families").values() for task in ids}
+    drawn = [teacher.task().id for _ in range(400)]
+    assert not heldout & set(drawn)
+    assert not families & {task.rpartition("-")[0] for task in drawn}
+
+
+def test_a_few_steps_on_one_batch_lower_every_loss(tokenizer: tokenizers.Tokenizer, teacher: Teacher) -> None:
+    torch.manual_seed(0)
+    pupil = Pupil(new_model(make_config(tokenizer, VISION, TEXT)))
+    batch = collate([teacher.reading() for _ in range(2)])
+    optimizer = torch.optim.AdamW(pupil.parameters(), 3e-3)
+    before = [loss.item() for loss in losses(pupil, batch)]
+    for _ in range(12):
+        optimizer.zero_grad()
+        sum(losses(pupil, batch)).backward()  # type: ignore[union-attr]
+        optimizer.step()
+    after = [loss.item() for loss in losses(pupil, batch)]
+    assert all(later < earlier for earlier, later in zip(before, after, strict=True))
+
+
+def test_new_heads_do_not_move_a_tower_that_has_learned(tokenizer: tokenizers.Tokenizer, teacher: Teacher) -> None:
+    torch.manual_seed(0)
+    pupil = Pupil(new_model(make_config(tokenizer, VISION, TEXT)))
+    batch = collate([teacher.reading()])
+    _, word, kind, place = losses(pupil, batch, new_heads=True)
+    (word + kind + place).backward()
+    assert all(p.grad is None for p in pupil.model.parameters())
+    assert all(p.grad is not None for p in pupil.heads.parameters())
+
+
+@pytest.mark.slow
+def test_a_run_leaves_a_checkpoint_that_loads_and_a_second_run_goes_on_from_it(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    settings = {"seconds": 0.5, "workers": 0, "tokens": 1200, "report_s": 100.0}
+    pretrain(Pretraining(out=first, vision=VISION, text=TEXT, **settings))  # type: ignore[arg-type]
+    pretrain(Pretraining(out=second, start=first, **settings))  # type: ignore[arg-type]
+    lines = [json.loads(line) for line in (second / "metrics.jsonl").read_text().splitlines()]
+    assert lines[-1]["steps"] >= 1 and 0 <= lines[-1]["heldout_readings_reading"] <= 1
+    checkpoint = load_checkpoint(str(second))
+    assert checkpoint.vocabulary.special("<|box_start|>") > 0
+    assert (second / "prompt.txt").read_text() == PROMPT
+
+
+def test_a_start_without_a_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"there is no checkpoint with a tokenizer\.json"):
+        pretrain(Pretraining(out=tmp_path / "out", seconds=1, start=tmp_path))
