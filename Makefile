@@ -13,7 +13,7 @@ demo: install
 	$(BIN)/arpo envs play --demo 10 --out demo
 
 test: install lint
-	$(BIN)/pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # several processes with several threads each would fight for the cores
 
 lint: install
 	$(BIN)/ruff check .
@@ -36,7 +36,7 @@ install: .venv/installed
 # Writes constraints.txt anew from what is installed now.
 constraints:
 	{ echo "# Exact versions for a repeatable install; re-made by \`make constraints\`."; \
-	  $(BIN)/pip freeze --exclude-editable; } > constraints.tmp && mv constraints.tmp constraints.txt
+	  $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp && mv constraints.tmp constraints.txt
 
 clean:
 	rm -rf .venv demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

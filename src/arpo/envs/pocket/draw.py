@@ -23,6 +23,9 @@ Painter: TypeAlias = "Callable[[Tile, Theme, str, tuple[str, ...], Any], None]"
 """Paints a tile from the theme, the label as drawn, the states, and what else the kind needs."""
 Words: TypeAlias = list[tuple[int, int, int, str]]
 """x, y, font size and text of all that is written on a tile."""
+ACCENTED = frozenset(  # what shows the accent colour; all other pictures serve under every accent
+    "button cell checkbox field icon key launcher minimise radio slider tab title window".split()
+)
 SMALL = 6000  # logical pixels; what is larger than a row of a list is a background
 SMALL_TILES, LARGE_TILES = 2500, 128  # pictures kept, of 5 kB each and of 200 kB (four times that at scale 2)
 
@@ -120,9 +123,10 @@ def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme)
     """The whole screen, height x width x 3."""
     width, height = size
     screen = np.empty((height, width, 3), np.uint8)
+    plain = theme._replace(accent="Blue")
     for layer in layers:
         for item in layer.items:
-            tile, _ = _tile(item.spec, theme, scale)
+            tile, _ = _tile(item.spec, theme if item.spec[0] in ACCENTED else plain, scale)
             h, w, _ = tile.shape
             x, y = item.x * scale, item.y * scale
             if y + h > height or x + w > width:
@@ -137,10 +141,11 @@ def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme)
 def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tuple[int, int, int, int]]]:
     """Every written word that nothing covers, and its box in logical pixels: what reading can be learned from."""
     found = []
+    plain = theme._replace(accent="Blue")
     for i, layer in enumerate(layers):
         above = layers[i + 1 :]
         for item in layer.items:
-            for x, y, size, text in _tile(item.spec, theme, scale)[1]:
+            for x, y, size, text in _tile(item.spec, theme if item.spec[0] in ACCENTED else plain, scale)[1]:
                 left = item.x + x
                 for word in text.split(" "):
                     w = width(word, size)
