@@ -19,7 +19,7 @@ from PIL import Image
 from arpo.agent.actions import Finish
 from arpo.agent.dialects import UITars
 from arpo.agent.episode import run_episode
-from arpo.bench.envs import random_action
+from arpo.agent.random_actions import random_action
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import Policy, ScriptedEngine, byte_vocabulary
 from arpo.envs.base import Env, make, make_expert

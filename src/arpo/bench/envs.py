@@ -31,7 +31,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type, Wait
+from arpo.agent.actions import Action
+from arpo.agent.random_actions import random_action
 from arpo.envs.base import catalog, make, make_expert
 from arpo.envs.images import Pixels, observe
 from arpo.errors import ConfigError
@@ -200,29 +201,6 @@ def _step(env: Drawn, action: Action, clock: Clock) -> None:
     observe(pixels)
     clock.steps.append(drawn - before)
     clock.encodes.append(time.perf_counter() - drawn)
-
-
-def random_action(rng: random.Random, size: tuple[int, int]) -> Action:
-    """Anything that does not end the episode, anywhere on the screen."""
-    x, y = rng.randrange(size[0]), rng.randrange(size[1])
-    match rng.choices(("click", "double", "right", "drag", "scroll", "type", "key", "wait"), (8, 2, 1, 1, 2, 2, 2, 1))[
-        0
-    ]:
-        case "click":
-            return Click(x, y)
-        case "double":
-            return Click(x, y, count=2)
-        case "right":
-            return Click(x, y, button="right")
-        case "drag":
-            return Drag(x, y, rng.randrange(size[0]), rng.randrange(size[1]))
-        case "scroll":
-            return Scroll(x, y, rng.choice(("up", "down")))
-        case "type":
-            return Type("".join(rng.choices("abcdefgh 0123.\n", k=rng.randrange(1, 12))))
-        case "key":
-            return Hotkey(rng.choice((("enter",), ("esc",), ("tab",), ("delete",), ("ctrl", "a"), ("ctrl", "v"))))
-    return Wait()
 
 
 def _mb_per_env(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -> float:

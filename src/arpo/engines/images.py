@@ -42,19 +42,23 @@ def image_tokens(width: int, height: int) -> int:
 
 
 def patches(images: Tensor) -> Tensor:
-    """uint8 B x H x W x 3, resized already, to B x patches x 1176: normalised, in the order of the 2 x 2 merge.
+    """uint8 B x H x W x 3, resized already, to B x patches x 1176: what transformers' tower takes.
 
     The tower was made for video: it takes two frames a patch, so a still image is given twice.
     """
+    still = _still(images)
+    return still.unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2)
+
+
+def _still(images: Tensor) -> Tensor:
+    """The same patches as one frame, B x patches x 3 x 196: normalised, in the order of the 2 x 2 merge."""
     batch, height, width, _ = images.shape
     rows, columns = height // (PATCH * MERGE), width // (PATCH * MERGE)
     mean = torch.tensor(MEAN, device=images.device) * 255
     std = torch.tensor(STD, device=images.device) * 255
-    x = (images.float() - mean) / std
-    x = x.view(batch, rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
+    x = ((images.float() - mean) / std).view(batch, rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
     x = x.permute(0, 1, 4, 2, 5, 7, 3, 6)  # batch, row, column, merge row, merge column, colour, y, x
-    x = x.unsqueeze(6).expand(*x.shape[:6], 2, *x.shape[6:])
-    return x.reshape(batch, rows * columns * MERGE * MERGE, 3 * 2 * PATCH * PATCH)
+    return x.reshape(batch, rows * columns * MERGE * MERGE, 3, PATCH * PATCH)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +102,9 @@ def encode(tower: Any, images: Tensor) -> Tensor:
     rows, columns = images.shape[1] // FACTOR, images.shape[2] // FACTOR
     g = grid(rows, columns, window, dim, str(images.device))
     weight = tower.patch_embed.proj.weight
-    x = patches(images).to(weight.dtype) @ weight.view(config.hidden_size, -1).T
+    # Both frames are the same picture, so their weights are added instead of the picture doubled.
+    both = weight.view(config.hidden_size, 3, 2, PATCH * PATCH).sum(2).flatten(1)
+    x = _still(images).flatten(2).to(weight.dtype) @ both.T
     batch = x.shape[0]
     x = x.view(batch, g.tokens, MERGE * MERGE, -1)[:, g.order].flatten(1, 2)
     cos, sin = torch.cat([g.angles, g.angles], dim=-1).cos(), torch.cat([g.angles, g.angles], dim=-1).sin()

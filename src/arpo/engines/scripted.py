@@ -20,8 +20,8 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from arpo.agent.actions import Action, Fail
 from arpo.agent.dialects import UITars
+from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
-from arpo.bench.envs import random_action
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.envs.base import Env, make_expert
 from arpo.errors import ArpoError, EngineError

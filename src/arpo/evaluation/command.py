@@ -153,7 +153,10 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
     longest = checkpoint.config.text_config.max_position_embeddings
     engine = LocalEngine(checkpoint, max_context=longest, slots=config.eval.n_envs)
     identity = f"{Path(model).resolve().name} with weights {_checksum(checkpoint.model)}"
-    return lambda task, env: engine, make_dialect(config.agent, checkpoint.vocabulary), identity
+    agent, own = config.agent, Path(model) / "prompt.txt"
+    if agent.prompt_file is None and own.is_file():  # the prompt that the checkpoint was taught with
+        agent = agent.model_copy(update={"prompt_file": own})
+    return lambda task, env: engine, make_dialect(agent, checkpoint.vocabulary), identity
 
 
 def _checksum(model: Any) -> str:

@@ -29,8 +29,8 @@ from torch import Tensor
 from arpo.agent.actions import Action, Wait
 from arpo.agent.coordinates import FACTOR, Scaling
 from arpo.agent.dialects import Conversation, UITars, flatten
+from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary
-from arpo.bench.envs import random_action
 from arpo.engines.images import PATCH
 from arpo.engines.qwen import spread
 from arpo.envs.images import Pixels

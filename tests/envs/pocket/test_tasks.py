@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 from arpo.agent.actions import Action, Click, Drag, Fail
-from arpo.bench.envs import random_action
+from arpo.agent.random_actions import random_action
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import LISTS, SPLITS, build_lists, get_task, task_list
 from arpo.envs.pocket.env import LARGEST, SMALLEST

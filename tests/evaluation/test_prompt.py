@@ -1,0 +1,32 @@
+"""Which prompt a checkpoint is asked with."""
+
+from pathlib import Path
+
+import pytest
+
+from arpo.config import load_config
+from arpo.evaluation.command import _load
+from arpo.training.tiny import make_tiny
+
+SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    vision = {"depth": 1, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2}
+    make_tiny(folder, ["words"], vision, {**SMALL, "num_key_value_heads": 1}, vocabulary=300)
+    (folder / "prompt.txt").write_text("Do this: {instruction}")
+    return folder
+
+
+def test_a_checkpoint_brings_its_own_prompt(checkpoint: Path) -> None:
+    dialect = _load(load_config(None, []), str(checkpoint))[1]
+    assert dialect.prompt("sing") == "Do this: sing"
+
+
+def test_a_prompt_file_of_the_user_goes_before_it(checkpoint: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.txt"
+    mine.write_text("Please {instruction}")
+    dialect = _load(load_config(None, [f"agent.prompt_file={mine}"]), str(checkpoint))[1]
+    assert dialect.prompt("sing") == "Please sing"
