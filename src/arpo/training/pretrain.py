@@ -9,9 +9,9 @@ One run, four losses at once:
     places     likewise the digits of its coordinates: the tower has relative positions only, and without this a
                visual token does not know where on the screen it stands
 
-The heads are dropped afterwards. The learning rate follows the clock, not a number of steps, so a run fits a lease of
-any length; what travels between leases is the weights alone (fp32, in shards under 16 MB). A continued run warms the
-optimiser up again.
+The heads are dropped afterwards. The learning rate follows the clock, not a number of steps, so a run fits into any
+given time. What one run hands to the next is the weights alone (fp32, in shards under 16 MB): small enough to carry
+from machine to machine; a continued run warms the optimiser and the heads up again.
 """
 
 from __future__ import annotations
