@@ -7,9 +7,12 @@ import pytest
 import tokenizers
 import torch
 
+from arpo.agent.actions import Action
 from arpo.agent.grammar import parse
 from arpo.engines.checkpoint import load_checkpoint
+from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import task_list
+from arpo.envs.pocket.expert import Expert
 from arpo.errors import ConfigError
 from arpo.training.lessons import IGNORE, Lesson, Teacher, collate
 from arpo.training.pretrain import PROMPT, Pretraining, Pupil, corpus, losses, pretrain
@@ -56,6 +59,23 @@ def test_wrong_moves_are_seen_and_not_taught(teacher: Teacher) -> None:
         seen += teacher.vocabulary.decode(tuple(lesson.ids.tolist())).count("Thought: Try this.")
         taught += learned(teacher, lesson).count("Thought: Try this.")
     assert seen > 0 and taught == 0
+
+
+def test_the_expert_is_asked_only_for_the_moves_that_are_made(
+    teacher: Teacher, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It notes down what it has done, so a move that a wrong one takes the place of must not be asked for."""
+    asked = 0
+
+    class Counted(Expert):
+        def act(self, env: PocketEnv) -> tuple[str, Action]:
+            nonlocal asked
+            asked += 1
+            return super().act(env)
+
+    monkeypatch.setattr("arpo.training.lessons.Expert", Counted)
+    taught = sum(learned(teacher, teacher.episode()).count("<|im_end|>") for _ in range(60))
+    assert asked == taught
 
 
 def test_a_reading_asks_for_places_of_words_and_for_words_at_places(teacher: Teacher) -> None:

@@ -112,14 +112,13 @@ class Teacher:
             pixels = env.pixels()
             screens.append(pixels)
             grids.append(self.grids())
-            context = conversation.observe(_observation(pixels))
+            conversation.observe(_observation(pixels))
+            wrong = noisy and rng.random() < NOISE
             try:
-                thought, action = expert.act(env)
+                # The expert is asked only for moves that are made: it notes down what it has done.
+                thought, action = (WRONG_THOUGHT, self.wrong_move()) if wrong else expert.act(env)
             except ExpertLost:
                 break
-            wrong = noisy and rng.random() < NOISE
-            if wrong:
-                thought, action = WRONG_THOUGHT, self.wrong_move()
             reply = self.dialect.encode_reply(thought, action, env.size)
             conversation.reply(reply)
             replies.append(reply)
