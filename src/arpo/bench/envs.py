@@ -14,6 +14,7 @@ has worked for a while holds freed memory in which further environments fit with
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import itertools
 import os
@@ -218,10 +219,8 @@ def _mb_per_env(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -
         return one
 
     first = played(tasks[0])
-    gc.collect()
     before = _resident_mb()
     more = [played(task) for task in _bar("weighing", list(itertools.islice(itertools.cycle(tasks), MORE_ENVS)))]
-    gc.collect()
     grown = _resident_mb() - before
     for one in (first, *more):
         one.close()
@@ -229,6 +228,10 @@ def _mb_per_env(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -
 
 
 def _resident_mb() -> float:
+    gc.collect()
+    libc = ctypes.CDLL(None)
+    if hasattr(libc, "malloc_trim"):  # glibc keeps freed memory, in which further environments would fit unseen
+        libc.malloc_trim(0)
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
