@@ -129,7 +129,7 @@ def _refused(kind: type[ArpoError], what: str, call: Callable[[T], object], argu
     raise BrokenPromise(f"{what} was not refused ({kind.__name__})")
 
 
-def _changes_nothing(subject: Subject, disturb: Callable[[Env], None], what: str) -> None:
+def _changes_nothing(subject: Subject, disturb: Callable[[Env], object], what: str) -> None:
     """An episode that is disturbed goes on; where screens can be compared, as if nothing had been."""
     task = subject.tasks[0]
     with subject.env() as env:
@@ -247,10 +247,7 @@ def scores_only_look(subject: Subject) -> None:
                     raise BrokenPromise(f"{task.id}: asked twice, the score went from {score} to {env.score()}")
                 env.step(action)
 
-    def disturb(env: Env) -> None:
-        env.score()
-
-    _changes_nothing(subject, disturb, "asking for the score")
+    _changes_nothing(subject, lambda env: env.score(), "asking for the score")
 
 
 def only_fail_solves_the_infeasible(subject: Subject) -> None:

@@ -39,20 +39,9 @@ from arpo.errors import ActionError, ConfigError
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
 
-KINDS = (
-    "click",
-    "double_click",
-    "right_click",
-    "drag",
-    "scroll_up",
-    "scroll_down",
-    "scroll_left",
-    "scroll_right",
-    "type",
-    "press",
-    "wait",
-    "finish",
-    "fail",
+KINDS = tuple(
+    "click double_click right_click drag scroll_up scroll_down scroll_left scroll_right "
+    "type press wait finish fail".split()
 )
 KEYS = (*sorted(keys.NAMED), *string.ascii_lowercase, *string.digits)
 LONGEST_TEXT = 200
@@ -134,14 +123,8 @@ def to_action(action: ActionDict) -> Action:
             return Click(x, y, button="right")
         case "drag":
             return Drag(x, y, to_x, to_y)
-        case "scroll_up":
-            return Scroll(x, y, "up")
-        case "scroll_down":
-            return Scroll(x, y, "down")
-        case "scroll_left":
-            return Scroll(x, y, "left")
-        case "scroll_right":
-            return Scroll(x, y, "right")
+        case "scroll_up" | "scroll_down" | "scroll_left" | "scroll_right" as kind:
+            return Scroll(x, y, kind.removeprefix("scroll_"))  # type: ignore[arg-type]
         case "type":
             return Type(text)
         case "press":

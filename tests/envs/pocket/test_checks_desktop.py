@@ -7,7 +7,7 @@ from machine import Machine
 from plays import Cases, Params, drag_row, edit, files, start
 
 from arpo.agent.actions import Click, Scroll, Type
-from arpo.envs.pocket.vfs import PLACES, TRASH
+from arpo.envs.pocket.vfs import PLACES
 
 cases = Cases()
 
@@ -46,12 +46,6 @@ def after_a_look_at_another_app(m: Machine, p: Params) -> None:
     m.refresh()
     m.click(p["app"], "task")
     m.click(p["app"], "task")
-
-
-@cases.add("shell-restore", 1)
-def by_alt_tab(m: Machine, p: Params) -> None:
-    while m.titles[-1:] != [p["app"]]:
-        m.keys("alt", "tab")
 
 
 @cases.add("shell-closeall", 0)
@@ -143,60 +137,7 @@ def with_the_changes_in_the_file(m: Machine, p: Params) -> None:
     m.click("Save", "button")
 
 
-@cases.add("editor-copy", 1)
-def copied_and_renamed_in_the_file_manager(m: Machine, p: Params) -> None:
-    files(m, "Documents")
-    m.do(Type(p["name"]))
-    m.keys("ctrl", "c")
-    m.keys("ctrl", "v")
-    m.keys("f2")
-    m.do(Type(f"{p['copy']}\n"))
-
-
-@cases.add("editor-copy", 0)
-def renamed_instead(m: Machine, p: Params) -> None:
-    m.desk.files.move(f"/Documents/{p['name']}", f"/Documents/{p['copy']}")
-
-
-@cases.add("editor-remove", 1)
-def leaving_an_empty_line(m: Machine, p: Params) -> None:
-    edit(m, p["name"])
-    text = m.find("text", "area").value
-    m.keys("ctrl", "a")
-    m.do(Type(text.replace(p["word"], "")))
-    m.keys("ctrl", "s")
-
-
-@cases.add("editor-undo", 1)
-def by_keys(m: Machine, p: Params) -> None:
-    if not m.titles[-1].endswith(p["name"]):
-        m.click(f"*{p['name']}", "task")
-    for _ in range(p["times"]):
-        m.keys("ctrl", "z")
-    m.keys("ctrl", "s")
-
-
-@cases.add("editor-undo", 0)
-def once_too_often(m: Machine, p: Params) -> None:
-    if not m.titles[-1].endswith(p["name"]):
-        m.click(f"*{p['name']}", "task")
-    for _ in range(p["times"] + 1):
-        m.keys("ctrl", "z")
-    m.keys("ctrl", "s")
-
-
 # The files.
-
-
-@cases.add("files-open", 1)
-def by_the_open_dialog(m: Machine, p: Params) -> None:
-    start(m, "Editor")
-    m.keys("ctrl", "o")
-    if p["folder"] != "Documents":
-        m.click("Folder", "dropdown")
-        m.click(p["folder"], "menuitem")
-    m.click("Name", "field")
-    m.do(Type(f"{p['name']}\n"))
 
 
 @cases.add("files-newfolder", 1)
@@ -292,13 +233,6 @@ def dragged_elsewhere(m: Machine, p: Params) -> None:
     files(m, "Trash")
     m.do(Type(p["name"]))
     drag_row(m, p["name"], next(place for place in PLACES if place != p["folder"]))
-
-
-@cases.add("files-purge", 0)
-def with_everything_else(m: Machine, p: Params) -> None:
-    m.desk.files.trash(f"/{p['folder']}/{m.desk.files.names('/' + p['folder'])[0]}")
-    for name in m.desk.files.names(TRASH):
-        m.desk.files.trash(f"{TRASH}/{name}")
 
 
 @cases.add("files-subfolder", 1)

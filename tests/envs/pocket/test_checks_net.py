@@ -4,9 +4,9 @@ Other legitimate ways than the expert's score; half-done and overdone work does 
 """
 
 from machine import Machine
-from plays import Cases, Params, files, start
+from plays import Cases, Params, start
 
-from arpo.agent.actions import Drag, Type
+from arpo.agent.actions import Type
 from arpo.envs.pocket.apps.mail import letters
 
 cases = Cases()
@@ -57,24 +57,6 @@ def archived_instead(m: Machine, p: Params) -> None:
     m.click("Archive", "button")
 
 
-@cases.add("mail-archive", 1)
-def by_the_button_after_an_undo(m: Machine, p: Params) -> None:
-    mail(m)
-    for undone in (True, False):
-        choose_mail(m, p)
-        m.click("Archive", "button")
-        if undone:
-            m.keys("ctrl", "z")
-
-
-@cases.add("mail-restore", 1)
-def dragged_to_the_inbox(m: Machine, p: Params) -> None:
-    mail(m, "Trash")
-    choose_mail(m, p)
-    row = next(c for c in m.env.parse() if c.kind == "row" and c.value == p["subject"])
-    m.do(Drag(*row.centre, *m.find("Inbox", "row").centre))
-
-
 @cases.add("mail-send", 1)
 def to_a_small_letter_with_a_newline_at_the_end(m: Machine, p: Params) -> None:
     mail(m)
@@ -114,13 +96,6 @@ def as_a_mail_of_its_own(m: Machine, p: Params) -> None:
     m.click("Send", "button")
 
 
-@cases.add("mail-attachment", 0)
-def saved_twice(m: Machine, p: Params) -> None:
-    mail(m)
-    choose_mail(m, p)
-    m.click("Save", "button", count=2)
-
-
 @cases.add("mail-cleanup", 0)
 def one_left(m: Machine, p: Params) -> None:
     mine = [letter for letter in letters(m.desk) if letter.sender == p["sender"]]
@@ -152,12 +127,6 @@ def a_file_of_that_name(m: Machine, p: Params) -> None:
     visit(m, f"/Documents/{p['address']}")
 
 
-@cases.add("browser-link", 0)
-def left_again(m: Machine, p: Params) -> None:
-    visit(m, "news.web/1")
-    m.keys("alt", "left")
-
-
 @cases.add("browser-bookmark", 1)
 def by_address_and_key_twice_undone(m: Machine, p: Params) -> None:
     visit(m, f"shop.web/{p['item']}")
@@ -172,12 +141,6 @@ def the_wrong_page_too(m: Machine, p: Params) -> None:
     m.keys("ctrl", "d")
     visit(m, f"shop.web/{p['item']}")
     m.keys("ctrl", "d")
-
-
-@cases.add("browser-unbookmark", 1)
-def by_the_star(m: Machine, p: Params) -> None:
-    visit(m, p["address"])
-    m.click("Bookmark", "tool")
 
 
 def send_form(m: Machine, p: Params) -> None:
@@ -200,34 +163,9 @@ def with_another_name_first(m: Machine, p: Params) -> None:
     send_form(m, p)
 
 
-@cases.add("browser-download", 1)
-def twice_and_the_second_one_deleted(m: Machine, p: Params) -> None:
-    visit(m, "files.web")
-    m.click(p["file"], "link")
-    m.click(p["file"], "link")
-    files(m, "Downloads")
-    m.do(Type(f"{p['file'].removesuffix('.txt')} 2"))
-    m.keys("delete")
-
-
 @cases.add("browser-scroll", 1)
 def by_the_address(m: Machine, p: Params) -> None:
     visit(m, f"guide.web/{p['topic']}")
-
-
-@cases.add("browser-order", 1)
-def after_a_look_at_other_pages(m: Machine, p: Params) -> None:
-    visit(m, "news.web")
-    visit(m, f"shop.web/{p['item']}")
-    m.click("Order", "button")
-    m.keys("alt", "f4")
-
-
-@cases.add("browser-order", 0)
-def two_of_them(m: Machine, p: Params) -> None:
-    for _ in range(2):
-        visit(m, f"shop.web/{p['item']}")
-        m.click("Order", "button")
 
 
 @cases.add("browser-cheaper", 0)

@@ -86,27 +86,10 @@ def sorted_as_text_in_the_editor(m: Machine, p: Params) -> None:
     m.keys("ctrl", "s")
 
 
-@cases.add("sheet-delete", 0)
-def emptied_instead(m: Machine, p: Params) -> None:
-    edit(m, p["file"])
-    while not any(c.value == p["name"] and "selected" in c.state for c in m.env.parse()):
-        m.keys("down")
-    m.keys("delete")
-    m.keys("ctrl", "s")
-
-
 @cases.add("sheet-copy", 1)
 def typed_instead_of_pasted(m: Machine, p: Params) -> None:
     edit(m, p["file"])
     put(m, p, p["to"], m.find(p["from"], "cell").value)
-
-
-@cases.add("sheet-new", 1)
-def as_a_text_file(m: Machine, p: Params) -> None:
-    start(m, "Editor")
-    m.do(Type(f"{p['first']},{p['second']}"))
-    m.keys("ctrl", "s")
-    m.do(Type(f"{p['file']}\n"))
 
 
 # The calculator and the settings.
@@ -129,23 +112,6 @@ def not_worked_out(m: Machine, p: Params) -> None:
     calculate(m, f"{p['a']}{p['operator']}{p['b']}")
 
 
-@cases.add("calculator-copy", 1)
-def the_other_way_round_and_closed_afterwards(m: Machine, p: Params) -> None:
-    calculate(m, f"{p['b']}x{p['a']}=")
-    m.keys("ctrl", "c")
-    m.keys("alt", "f4")
-
-
-@cases.add("calculator-copy", 0)
-def not_copied(m: Machine, p: Params) -> None:
-    calculate(m, f"{p['b']}x{p['a']}=")
-
-
-@cases.add("calculator-percent", 1)
-def the_percentage_first(m: Machine, p: Params) -> None:
-    calculate(m, f"{p['percent']}%x{p['of']}=")
-
-
 @cases.add("calculator-correct", 1)
 def all_anew(m: Machine, p: Params) -> None:
     calculate(m, f"{p['a']}+{p['b']}\n")
@@ -166,21 +132,6 @@ def and_muted(m: Machine, p: Params) -> None:
     m.desk.settings["mute"] = True
 
 
-@cases.add("settings-name", 0)
-def typed_and_not_applied(m: Machine, p: Params) -> None:
-    start(m, "Settings")
-    m.click("System", "tab")
-    m.click("PC name", "field")
-    m.keys("ctrl", "a")
-    m.do(Type(p["name"]))
-
-
-@cases.add("settings-name", 1)
-def applied_by_enter_with_a_space(m: Machine, p: Params) -> None:
-    typed_and_not_applied(m, p)
-    m.do(Type(" \n"))
-
-
 @cases.add("settings-reset", 0)
 def and_nothing_else(m: Machine, p: Params) -> None:
     start(m, "Settings")
@@ -192,31 +143,9 @@ def and_nothing_else(m: Machine, p: Params) -> None:
 # Several applications.
 
 
-@cases.add("multi-calcnote", 1)
-def worked_out_in_a_sheet(m: Machine, p: Params) -> None:
-    start(m, "Sheet")
-    m.do(Type(f"={p['a']}{p['operator'].replace('x', '*')}{p['b']}\n"))
-    result = m.find("A1", "cell").value
-    start(m, "Editor")
-    m.do(Type(result))
-    m.keys("ctrl", "s")
-    m.do(Type(f"{p['name']}\n"))
-
-
 @cases.add("multi-webprice", 1)
 def with_the_dollar_sign(m: Machine, p: Params) -> None:
     put(m, p, p["cell"], f"${m.desk.stores['price']}")
-
-
-@cases.add("multi-sheetmail", 0)
-def and_a_mail_deleted(m: Machine, p: Params) -> None:
-    start(m, "Mail")
-    m.keys("ctrl", "n")
-    m.do(Type(f"{p['to']}\t{p['subject']}\t{m.desk.stores['number']}"))
-    m.click("Send", "button")
-    assert m.env.score() == 1
-    m.keys("down")
-    m.keys("delete")
 
 
 @cases.add("multi-filemail", 1)
@@ -255,27 +184,6 @@ def saved_only(m: Machine, p: Params) -> None:
 def a_file_of_that_name_written_by_hand(m: Machine, p: Params) -> None:
     m.desk.files.write(f"/Downloads/{p['name']}", "mine")
     m.desk.open_file(f"/Downloads/{p['name']}")
-
-
-@cases.add("multi-copytext", 1)
-def on_a_line_of_its_own(m: Machine, p: Params) -> None:
-    text = m.desk.files.read(f"/Documents/{p['source']}")
-    edit(m, p["target"])
-    m.keys("ctrl", "end")
-    m.do(Type(f"\n{text}"))
-    m.keys("ctrl", "s")
-
-
-@cases.add("multi-copytext", 0)
-def moved_instead_of_copied(m: Machine, p: Params) -> None:
-    on_a_line_of_its_own(m, p)
-    m.desk.files.write(f"/Documents/{p['source']}", "")
-
-
-@cases.add("multi-mailsum", 1)
-def the_other_way_round(m: Machine, p: Params) -> None:
-    a, b = m.desk.stores["numbers"]
-    calculate(m, f"{b}{'+' if p['verb'] == 'Add' else '*'}{a}=")
 
 
 test_the_check_gives_the_score_that_is_due = cases.test()

@@ -276,7 +276,7 @@ def test_shift_and_tab_go_back_to_the_field_before(machine: Machine) -> None:
 
 def test_alt_and_an_arrow_go_back_in_the_browser_while_the_address_is_edited(machine: Machine) -> None:
     machine.desk.launch("Browser")
-    machine.do(Hotkey(("ctrl", "l")), Type("news.web\n"), Hotkey(("ctrl", "l")), Hotkey(("alt", "left")))
+    machine.do(Hotkey(("ctrl", "l")), Type("shop.web\n"), Hotkey(("ctrl", "l")), Hotkey(("alt", "left")))
     assert machine.find("Address", kind="field").value == "home.web"
 
 

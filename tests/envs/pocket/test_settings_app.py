@@ -5,7 +5,7 @@ import random
 import pytest
 from machine import Machine
 
-from arpo.agent.actions import Click, Drag, Type
+from arpo.agent.actions import Click, Drag
 from arpo.envs.pocket.apps.settings import CHECKS, DEFAULTS, TABS, randomise
 
 
@@ -73,27 +73,6 @@ def test_do_not_disturb_disables_the_alerts(machine: Machine) -> None:
     machine.click("Do not disturb")
     machine.click("Chat alerts")
     assert machine.desk.settings["alert_chat"] is False
-
-
-def test_the_name_changes_only_with_apply_which_is_disabled_until_then(machine: Machine) -> None:
-    machine.click("System", kind="tab")
-    assert "disabled" in machine.find("Apply").state
-    machine.click("PC name", kind="field")
-    machine.keys("ctrl", "a")
-    machine.do(Type("lamp7"))
-    assert machine.desk.settings["name"] == "pocket"
-    machine.click("Apply")
-    assert machine.desk.settings["name"] == "lamp7"
-    assert "disabled" in machine.find("Apply").state
-
-
-def test_typing_does_not_reach_a_name_field_that_is_out_of_sight(machine: Machine) -> None:
-    machine.click("System", kind="tab")
-    machine.click("PC name", kind="field")
-    machine.click("Sound", kind="tab")
-    machine.do(Type("xyz\n"))
-    machine.click("System", kind="tab")
-    assert machine.find("PC name", kind="field").value == "pocket"
 
 
 def test_reset_asks_first_and_then_sets_everything_back(machine: Machine) -> None:

@@ -121,17 +121,6 @@ def test_sorting_keeps_the_header_and_the_rows_together(machine: Machine) -> Non
     assert column(machine, "C", 4) == ["Days", "3", "10", "2"]
 
 
-def test_rows_are_inserted_and_deleted(machine: Machine) -> None:
-    machine.click("A3")
-    machine.click("Edit", kind="menu")
-    machine.click("Delete row", kind="menuitem")
-    assert column(machine, "A", 4) == ["Name", "Cleo", "Ben", ""]
-    machine.click("A2")
-    machine.click("Edit", kind="menu")
-    machine.click("Insert row", kind="menuitem")
-    assert column(machine, "A", 4) == ["Name", "", "Cleo", "Ben"]
-
-
 def test_saving_takes_what_is_being_typed_and_writes_formulas_as_text(machine: Machine) -> None:
     machine.click("D1")
     machine.do(Type("=1+1"))

@@ -133,15 +133,6 @@ class Desktop:
         self.clock = "10:00"
         self.cascade = (70, 8)  # where the first window opens; each further one a little lower
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Desktop:
-        from copy import deepcopy
-
-        twin = object.__new__(Desktop)
-        memo[id(self)] = twin
-        for key, value in self.__dict__.items():
-            twin.__dict__[key] = value if key == "apps" else deepcopy(value, memo)
-        return twin
-
     # Windows.
 
     @property
@@ -267,7 +258,7 @@ class Desktop:
     def _background(self) -> Layer:
         layer = Layer("desktop", 0, 0, self.w, self.h)
         wallpaper = self.settings.get("wallpaper", "Blue")
-        on = On(click=self._unpick, menu=self._background_menu)
+        on = On(click=self._pick, menu=self._background_menu)
         layer.items.append(Item(0, 0, ("wallpaper", self.w, self.h, "", (), wallpaper), "", "", on))
         rows = (self.h - TASKBAR) // ICON[1]
         for i, name in enumerate(self.icons):
@@ -281,14 +272,12 @@ class Desktop:
             layer.items.append(Item(2 + i // rows * ICON[0], 2 + i % rows * ICON[1], spec, name, "", on))
         return layer
 
-    def _pick(self, name: str) -> None:
+    def _pick(self, name: str = "") -> None:
+        """Select an icon, or none."""
         self.picked_icon = name
 
-    def _unpick(self) -> None:
-        self.picked_icon = ""
-
     def _open_icon(self, name: str) -> None:
-        self.picked_icon = ""
+        self._pick()
         self.launch(name)
 
     def _icon_menu(self, name: str) -> list[MenuItem]:
@@ -296,7 +285,7 @@ class Desktop:
         return [MenuItem("Open", self._open_icon, (name,))]
 
     def _background_menu(self) -> list[MenuItem]:
-        self._unpick()
+        self._pick()
         return [
             MenuItem("Open Files", self.launch, ("Files",)),
             MenuItem("Change wallpaper", self.launch, ("Settings",)),

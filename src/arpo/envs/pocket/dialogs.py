@@ -1,20 +1,20 @@
-"""The dialogs that applications share: a message with buttons, a question for one line of text, a file to choose.
+"""The dialogs that applications share: a message with buttons, a question for a name, a file to choose.
 
 What a button does is a bound method (never a lambda): dialogs live on between frames and are copied with the desktop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
-from arpo.envs.pocket.desktop import Desktop, Dialog, Window
+from arpo.envs.pocket.desktop import App, Desktop, Dialog, Window
 from arpo.envs.pocket.fonts import LINE, width
 from arpo.envs.pocket.textbox import TextBox, rows_of
-from arpo.envs.pocket.ui import ROW, On, Ui
+from arpo.envs.pocket.ui import ROW, Act, On, Ui
 from arpo.envs.pocket.vfs import PLACES, FileProblem, check_name, join
 
-Choice: TypeAlias = tuple[str, Callable[..., object] | None, tuple[Any, ...]]
+Choice: TypeAlias = tuple[str, Act | None, tuple[Any, ...]]
 """A button: its label, what it does after the dialog has gone (None: nothing more), and with what."""
 
 
@@ -28,7 +28,8 @@ class Message(Dialog):
         self.size = (210, 24 + 18 + LINE * min(3, len(rows_of(text, 190))) + ROW + 8)
 
     def view(self, ui: Ui) -> None:
-        ui.paragraph(10, 8, self.text, 190, 3)
+        for i, (start, end) in enumerate(rows_of(self.text, 190)[:3]):
+            ui.text(10, 8 + i * LINE, self.text[start:end].rstrip(), 190)
         widths = [max(48, width(label) + 14) for label, _, _ in self.choices]
         x = ui.w - 8 - sum(widths) - 6 * (len(widths) - 1)
         for i, (label, _, _) in enumerate(self.choices):
@@ -48,34 +49,31 @@ class Message(Dialog):
         self._choose(len(self.choices) - 1)
 
 
+def confirm(asker: App | Dialog, title: str, text: str, yes: str, do: Act, *args: Any, no: str = "Cancel") -> None:
+    """Ask whether something is to be done."""
+    choices: list[Choice] = [(yes, do, args), (no, None, ())]
+    asker.window.dialogs.append(Message(asker.desk, asker.window, title, text, choices))
+
+
 class Prompt(Dialog):
-    """One line of text. A FileProblem from `do` is shown in the dialog, which stays open."""
+    """A name. A FileProblem from `do` is shown in the dialog, which stays open."""
 
     size = (210, 92)
 
     def __init__(
-        self,
-        desk: Desktop,
-        window: Window,
-        title: str,
-        label: str,
-        button: str,
-        do: Callable[..., object],
-        text: str = "",
-        args: tuple[Any, ...] = (),
+        self, desk: Desktop, window: Window, title: str, button: str, do: Act, text: str = "", *args: str
     ) -> None:
         super().__init__(desk, window)
-        self.title, self.label, self.button = title, label, button
-        self.do, self.args = do, args
+        self.title, self.button, self.do, self.args = title, button, do, args
         self.box = TextBox(text)
         self.box.select_all()
         self.focus = self.box
         self.problem = ""
 
     def view(self, ui: Ui) -> None:
-        ui.text(10, 8, self.label)
-        x = 16 + width(self.label)
-        ui.field(x, 7, ui.w - x - 10, self.label, self.box)
+        ui.text(10, 8, "Name")
+        x = 16 + width("Name")
+        ui.field(x, 7, ui.w - x - 10, "Name", self.box)
         if self.problem:
             ui.text(10, 28, self.problem, style="wrong")
         ui.button(ui.w - 134, ui.h - ROW - 7, 60, self.button, self.accept, default=True)
@@ -96,18 +94,11 @@ class FileDialog(Dialog):
     size = (240, 184)
 
     def __init__(
-        self,
-        desk: Desktop,
-        window: Window,
-        title: str,
-        button: str,
-        do: Callable[[str], object],
-        name: str = "",
-        folder: str = "/Documents",
-        saving: bool = False,
+        self, desk: Desktop, window: Window, do: Act, saving: bool, name: str = "", folder: str = "/Documents"
     ) -> None:
         super().__init__(desk, window)
-        self.title, self.button, self.do, self.saving = title, button, do, saving
+        self.title, self.button = ("Save as", "Save") if saving else ("Open file", "Open")
+        self.do, self.saving = do, saving
         self.folder = folder if folder.strip("/") in PLACES else "/Documents"
         self.first = 0
         self.box = TextBox(name)
@@ -119,7 +110,7 @@ class FileDialog(Dialog):
         ui.text(8, 5, "Folder")
         ui.dropdown(58, 4, ui.w - 66, "Folder", self.folder.strip("/"), PLACES, self._go)
         files = self.desk.files
-        names = [name for name in files.names(self.folder) if not files.is_folder(join(self.folder, name))]
+        names = [name for name in files.names(self.folder) if join(self.folder, name) in files.files]
         for i, n in enumerate(ui.rows(8, 25, ui.w - 16, 72, len(names), self.first, self._scroll, On())):
             on = On(click=lambda n=n: self._pick(names[n]), double=self.accept)  # type: ignore[misc]
             ui.row(9, 26 + i * ROW, ui.w - 26, names[n], on, selected=names[n] == self.box.text, icon="file")
@@ -146,12 +137,11 @@ class FileDialog(Dialog):
             self.problem = str(problem)
             return
         taken = path in self.desk.files.files
-        if self.desk.files.is_folder(path):
+        if path in self.desk.files.folders:
             self.problem = "A folder has this name."
         elif self.saving and taken:
-            choices: list[Choice] = [("Replace", self._finish, (path,)), ("Cancel", None, ())]
             text = f"{self.box.text.strip()} exists already. Replace it?"
-            self.window.dialogs.append(Message(self.desk, self.window, "Replace file", text, choices))
+            confirm(self, "Replace file", text, "Replace", self._finish, path)
         elif self.saving or taken:
             self._finish(path)
         else:

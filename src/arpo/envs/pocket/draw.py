@@ -1,12 +1,11 @@
 """Pictures of items, and of a whole frame.
 
 Each item's picture depends only on its `spec`, the theme and the scale, so it is painted once and pasted from then
-on: a frame is some hundred pastes. Each kind of item has one small painter; a new kind is one more.
+on: a frame is some hundred pastes. Each kind of item has a case in `_paint`; a new kind is one more.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
@@ -19,8 +18,6 @@ from arpo.envs.pocket.icons import draw_icon
 from arpo.envs.pocket.ui import Layer, Spec
 
 Color: TypeAlias = tuple[int, int, int]
-Painter: TypeAlias = "Callable[[Tile, Theme, str, tuple[str, ...], Any], None]"
-"""Paints a tile from the theme, the label as drawn, the states, and what else the kind needs."""
 Words: TypeAlias = list[tuple[int, int, int, str]]
 """x, y, font size and text of all that is written on a tile."""
 ACCENTED = frozenset(  # what shows the accent colour; all other pictures serve under every accent
@@ -38,7 +35,7 @@ class Theme(NamedTuple):
 
     def __getattr__(self, name: str) -> Color:
         """`theme.page`, `theme.ink` …: the palette's colours."""
-        return (DARK if self.dark else LIGHT)[name]
+        return PALETTE[name][self.dark]
 
     @property
     def bright(self) -> Color:
@@ -53,34 +50,20 @@ COLORS: dict[str, Color] = {
     "Orange": (196, 108, 28),
     "Gray": (96, 104, 116),
 }
-LIGHT: dict[str, Color] = {
-    "panel": (236, 238, 241),
-    "page": (255, 255, 255),
-    "ink": (24, 26, 30),
-    "faint": (106, 112, 120),
-    "edge": (150, 156, 164),
-    "raised": (250, 251, 252),
-    "wrong": (190, 30, 30),
-    "quiet": (176, 184, 194),
-    "off": (156, 162, 170),
-    "select": (198, 218, 246),
-    "link": (20, 70, 190),
-}
-DARK: dict[str, Color] = {
-    "panel": (52, 56, 62),
-    "page": (34, 36, 40),
-    "ink": (236, 238, 240),
-    "faint": (156, 162, 170),
-    "edge": (110, 116, 124),
-    "raised": (70, 75, 82),
-    "wrong": (255, 130, 120),
-    "quiet": (84, 90, 98),
-    "off": (128, 134, 142),
-    "select": (56, 86, 130),
-    "link": (140, 180, 255),
+PALETTE: dict[str, tuple[Color, Color]] = {  # as it is, and in dark mode
+    "panel": ((236, 238, 241), (52, 56, 62)),
+    "page": ((255, 255, 255), (34, 36, 40)),
+    "ink": ((24, 26, 30), (236, 238, 240)),
+    "faint": ((106, 112, 120), (156, 162, 170)),
+    "edge": ((150, 156, 164), (110, 116, 124)),
+    "raised": ((250, 251, 252), (70, 75, 82)),
+    "wrong": ((190, 30, 30), (255, 130, 120)),
+    "quiet": ((176, 184, 194), (84, 90, 98)),
+    "off": ((156, 162, 170), (128, 134, 142)),
+    "select": ((198, 218, 246), (56, 86, 130)),
+    "link": ((20, 70, 190), (140, 180, 255)),
 }
 WHITE: Color = (255, 255, 255)
-PAINTERS: dict[str, Painter] = {}
 
 
 class Tile:
@@ -91,6 +74,9 @@ class Tile:
         self.image = Image.new("RGB", (w * scale, h * scale), fill)
         self.pen = ImageDraw.Draw(self.image)
         self.texts: Words = []
+
+    def fill(self, color: Color, edge: Color | None = None) -> None:
+        self.rect(0, 0, self.w, self.h, color, edge)
 
     def rect(self, x: int, y: int, w: int, h: int, fill: Color | None, edge: Color | None = None) -> None:
         s = self.scale
@@ -164,7 +150,7 @@ def _tile(spec: Spec, theme: Theme, scale: int) -> tuple[Pixels, Words]:
 def _painted(spec: Spec, theme: Theme, scale: int) -> tuple[Pixels, Words]:
     kind, w, h, label, state, extra = spec
     tile = Tile(w, h, scale, theme.panel)
-    PAINTERS[kind](tile, theme, label, state, extra)
+    _paint(tile, theme, kind, label, state, extra)
     return np.asarray(tile.image), tile.texts
 
 
@@ -172,118 +158,145 @@ _small_tile = lru_cache(maxsize=SMALL_TILES)(_painted)
 _large_tile = lru_cache(maxsize=LARGE_TILES)(_painted)
 
 
-def _paints(painter: Painter) -> Painter:
-    """Make a function the painter of the kind that it is named after: `_button` paints a "button"."""
-    PAINTERS[painter.__name__.removeprefix("_")] = painter
-    return painter
+def _paint(t: Tile, theme: Theme, kind: str, label: str, state: tuple[str, ...], extra: Any) -> None:
+    """Paint a tile from the label as drawn, the states, and what else the kind needs."""
+    active, selected, disabled = ("active" in state, "selected" in state, "disabled" in state)
+    ink = theme.off if disabled else theme.ink
+    on_bar = WHITE if active else theme.ink
+    match kind:
+        case "text":
+            t.fill(theme.page if extra in ("page", "page-title", "page-faint") else theme.panel)
+            color = theme.wrong if extra == "wrong" else theme.faint if extra in ("faint", "page-faint") else theme.ink
+            t.text(0, 0, label, color, bold=extra in ("title", "page-title"))
+        case "panel":
+            color = theme.edge if extra == "line" else theme.page if extra == "page" else theme.panel
+            t.fill(color, theme.edge if extra == "page" else None)
+        case "button":
+            on = "on" in state
+            t.fill(theme.bright if on else theme.raised, theme.bright if "default" in state else theme.edge)
+            t.centred(label, WHITE if on and not disabled else ink)
+        case "checkbox" | "radio":
+            _mark(t, theme, kind == "radio", "checked" in state, disabled, on_page=extra == "page")
+            t.text(18, 1, label, ink)
+        case "tab":
+            t.fill(theme.page if selected else theme.panel, theme.edge)
+            if selected:
+                t.rect(0, 0, t.w, 2, theme.bright)
+            t.centred(label, theme.ink, 1)
+        case "link":
+            t.fill(theme.page)
+            t.text(0, 0, label, theme.link)
+            t.rect(0, 13, width(label), 1, theme.link)
+        case "row":
+            icon, cells = extra
+            ink = theme.faint if "faint" in state else theme.ink
+            t.fill(theme.select if selected else theme.page)
+            if icon:
+                draw_icon(t, icon, 3, 2, theme.ink)
+            t.text(19 if icon else 3, 1, label, ink, bold="bold" in state)
+            for at, text in cells:
+                t.text(at, 1, text, ink)
+        case "dropdown":
+            t.fill(theme.raised, theme.edge)
+            t.text(4, 1, label, theme.ink)
+            t.polygon([(t.w - 12, 6), (t.w - 4, 6), (t.w - 8, 11)], theme.ink)
+        case "slider":
+            x = 6 + (t.w - 12) * extra // 100
+            t.rect(6, 7, t.w - 12, 4, theme.quiet)
+            if not disabled:
+                t.rect(6, 7, x - 6, 4, theme.bright)
+            t.rect(x - 4, 2, 8, 14, theme.raised, theme.edge)
+        case "field":
+            t.fill(theme.page, theme.bright if "focused" in state else theme.edge)
+            _marked_text(t, theme, 4, 1, label, extra)
+        case "line":
+            t.fill(theme.page)
+            _marked_text(t, theme, 1, 0, label, extra)
+        case "area":
+            t.fill(theme.page, theme.edge)
+        case "scrollbar":
+            at, size = extra
+            t.rect(1, at, 6, size, theme.quiet)
+        case "window":
+            t.fill(theme.panel, theme.bright if active else theme.edge)
+        case "title":
+            t.fill(theme.bright if active else theme.quiet)
+            t.text(5, 1, label, on_bar)
+        case "minimise":
+            t.fill(theme.bright if active else theme.quiet)
+            t.rect(4, 11, 8, 2, on_bar)
+        case "close":
+            t.fill(COLORS["Red"] if active else theme.quiet)
+            t.line([(4, 4), (11, 11)], on_bar, 2)
+            t.line([(4, 11), (11, 4)], on_bar, 2)
+        case "menu":
+            t.centred(label, theme.ink)
+        case "popup":
+            t.fill(theme.raised, theme.edge)
+        case "menuitem":
+            t.fill(theme.select if "lit" in state else theme.raised)
+            if "checked" in state:
+                t.line([(4, 8), (7, 11), (11, 5)], theme.ink, 2)
+            t.text(16, 1, label, ink)
+            if extra:  # the shortcut
+                t.text(t.w - 5 - width(extra), 1, extra, theme.faint)
+        case "taskbar":
+            t.fill(theme.quiet)
+        case "launcher":
+            t.fill(theme.bright)
+            t.centred(label, WHITE)
+        case "task":
+            t.fill(theme.page if active else theme.panel, theme.edge)
+            t.text(3, 1, label, theme.faint if "minimised" in state else theme.ink)
+        case "clock":
+            t.fill(theme.quiet)
+            t.text(2, 0, label, theme.ink)
+        case "wallpaper":
+            t.fill(wallpaper(extra, theme))
+        case "icon":
+            name, background = extra
+            t.fill(theme.bright if selected else wallpaper(background, theme))
+            draw_icon(t, name, (t.w - 22) // 2, 3, (20, 22, 26))
+            t.text((t.w - width(label)) // 2, 24, label, WHITE)
+        case "cell":  # of a table, with its lines to the right and below; numbers stand at the right
+            t.fill(theme.quiet)
+            t.rect(0, 0, t.w - 1, t.h - 1, theme.page)
+            t.text(t.w - 3 - width(label) if extra else 3, 0, label, theme.wrong if label == "#ERR" else theme.ink)
+            if selected:
+                t.rect(0, 0, t.w, t.h, None, theme.bright)
+                t.rect(1, 1, t.w - 2, t.h - 2, None, theme.bright)
+        case "head":  # the letter of a column or the number of a row
+            t.fill(theme.quiet)
+            t.rect(0, 0, t.w - 1, t.h - 1, theme.select if selected else theme.panel)
+            t.centred(label, theme.ink)
+        case "display":  # a calculator's: the number, set larger than text, at the right
+            t.fill(theme.page)
+            t.text(t.w - 4 - width(label, 16), 0, label, theme.wrong if "wrong" in state else theme.ink, size=16)
+        case "key":
+            _key(t, theme, label)
+        case "tool":
+            t.fill(theme.raised, theme.edge)
+            _tool(t, extra, ink, "on" in state)
+        case "notice":
+            t.fill(theme.ink)
+            t.text(8, 2, label, theme.page)
+        case _:
+            raise ValueError(f"nothing paints a {kind}")
 
 
-@_paints
-def _text(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any) -> None:
-    page = style in ("page", "page-title", "page-faint")
-    t.rect(0, 0, t.w, t.h, theme.page if page else theme.panel)
-    color = theme.wrong if style == "wrong" else theme.faint if style in ("faint", "page-faint") else theme.ink
-    t.text(0, 0, label, color, bold=style in ("title", "page-title"))
-
-
-@_paints
-def _panel(t: Tile, theme: Theme, label: str, state: tuple[str, ...], style: Any) -> None:
-    if style == "line":
-        t.rect(0, 0, t.w, t.h, theme.edge)
+def _mark(t: Tile, theme: Theme, is_round: bool, checked: bool, disabled: bool, on_page: bool) -> None:
+    """What is left of the label of a check box or a radio button."""
+    if on_page:
+        t.fill(theme.page)
+    fill = theme.page if not checked else theme.quiet if disabled else theme.bright
+    if is_round:
+        t.ellipse(2, 3, 12, 12, fill, theme.edge)
+        if checked:
+            t.ellipse(5, 6, 6, 6, WHITE)
     else:
-        t.rect(0, 0, t.w, t.h, theme.page if style == "page" else theme.panel, theme.edge if style == "page" else None)
-
-
-@_paints
-def _button(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    on = "on" in state
-    edge = theme.bright if "default" in state else theme.edge
-    t.rect(0, 0, t.w, t.h, theme.bright if on else theme.raised, edge)
-    t.centred(label, theme.off if "disabled" in state else WHITE if on else theme.ink)
-
-
-@_paints
-def _checkbox(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    checked, disabled = "checked" in state, "disabled" in state
-    if extra == "page":
-        t.rect(0, 0, t.w, t.h, theme.page)
-    t.rect(2, 3, 12, 12, _mark_fill(theme, checked, disabled), theme.edge)
-    if checked:
-        t.line([(4, 9), (7, 12), (11, 5)], WHITE, 2)
-    t.text(18, 1, label, theme.off if disabled else theme.ink)
-
-
-def _mark_fill(theme: Theme, checked: bool, disabled: bool) -> Color:
-    return theme.page if not checked else theme.quiet if disabled else theme.bright
-
-
-@_paints
-def _radio(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    if extra == "page":
-        t.rect(0, 0, t.w, t.h, theme.page)
-    checked, disabled = "checked" in state, "disabled" in state
-    t.ellipse(2, 3, 12, 12, _mark_fill(theme, checked, disabled), theme.edge)
-    if checked:
-        t.ellipse(5, 6, 6, 6, WHITE)
-    t.text(18, 1, label, theme.off if disabled else theme.ink)
-
-
-@_paints
-def _tab(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    selected = "selected" in state
-    t.rect(0, 0, t.w, t.h, theme.page if selected else theme.panel, theme.edge)
-    if selected:
-        t.rect(0, 0, t.w, 2, theme.bright)
-    t.centred(label, theme.ink, 1)
-
-
-@_paints
-def _link(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.page)
-    t.text(0, 0, label, theme.link)
-    t.rect(0, 13, width(label), 1, theme.link)
-
-
-@_paints
-def _row(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    icon, cells = extra
-    t.rect(0, 0, t.w, t.h, theme.select if "selected" in state else theme.page)
-    x = 3
-    if icon:
-        draw_icon(t, icon, 3, 2, theme.ink)
-        x = 19
-    ink = theme.faint if "faint" in state else theme.ink
-    t.text(x, 1, label, ink, bold="bold" in state)
-    for at, text in cells:
-        t.text(at, 1, text, ink)
-
-
-@_paints
-def _dropdown(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
-    t.text(4, 1, label, theme.ink)
-    t.polygon([(t.w - 12, 6), (t.w - 4, 6), (t.w - 8, 11)], theme.ink)
-
-
-@_paints
-def _slider(t: Tile, theme: Theme, label: str, state: tuple[str, ...], value: Any) -> None:
-    x = 6 + (t.w - 12) * value // 100
-    t.rect(6, 7, t.w - 12, 4, theme.quiet)
-    if "disabled" not in state:
-        t.rect(6, 7, x - 6, 4, theme.bright)
-    t.rect(x - 4, 2, 8, 14, theme.raised, theme.edge)
-
-
-@_paints
-def _field(t: Tile, theme: Theme, label: str, state: tuple[str, ...], marks: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.page, theme.bright if "focused" in state else theme.edge)
-    _marked_text(t, theme, 4, 1, label, marks)
-
-
-@_paints
-def _line(t: Tile, theme: Theme, label: str, state: tuple[str, ...], marks: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.page)
-    _marked_text(t, theme, 1, 0, label, marks)
+        t.rect(2, 3, 12, 12, fill, theme.edge)
+        if checked:
+            t.line([(4, 9), (7, 12), (11, 5)], WHITE, 2)
 
 
 def _marked_text(t: Tile, theme: Theme, x: int, y: int, text: str, marks: Any) -> None:
@@ -297,140 +310,15 @@ def _marked_text(t: Tile, theme: Theme, x: int, y: int, text: str, marks: Any) -
         t.rect(x + marks[0], y + 1, 1, 13, theme.ink)
 
 
-@_paints
-def _area(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.page, theme.edge)
-
-
-@_paints
-def _scrollbar(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    at, size = extra
-    t.rect(1, at, 6, size, theme.quiet)
-
-
-@_paints
-def _window(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.panel, theme.bright if "active" in state else theme.edge)
-
-
-def _bar_color(theme: Theme, state: tuple[str, ...]) -> Color:
-    return theme.bright if "active" in state else theme.quiet
-
-
-@_paints
-def _title(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, _bar_color(theme, state))
-    t.text(5, 1, label, WHITE if "active" in state else theme.ink)
-
-
-@_paints
-def _minimise(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, _bar_color(theme, state))
-    t.rect(4, 11, 8, 2, WHITE if "active" in state else theme.ink)
-
-
-@_paints
-def _close(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, COLORS["Red"] if "active" in state else theme.quiet)
-    ink = WHITE if "active" in state else theme.ink
-    t.line([(4, 4), (11, 11)], ink, 2)
-    t.line([(4, 11), (11, 4)], ink, 2)
-
-
-@_paints
-def _menu(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.centred(label, theme.ink)
-
-
-@_paints
-def _popup(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
-
-
-@_paints
-def _menuitem(t: Tile, theme: Theme, label: str, state: tuple[str, ...], shortcut: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.select if "lit" in state else theme.raised)
-    if "checked" in state:
-        t.line([(4, 8), (7, 11), (11, 5)], theme.ink, 2)
-    t.text(16, 1, label, theme.off if "disabled" in state else theme.ink)
-    if shortcut:
-        t.text(t.w - 5 - width(shortcut), 1, shortcut, theme.faint)
-
-
-@_paints
-def _taskbar(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.quiet)
-
-
-@_paints
-def _launcher(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.bright)
-    t.centred(label, WHITE)
-
-
-@_paints
-def _task(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.page if "active" in state else theme.panel, theme.edge)
-    t.text(3, 1, label, theme.faint if "minimised" in state else theme.ink)
-
-
-@_paints
-def _clock(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.quiet)
-    t.text(2, 0, label, theme.ink)
-
-
-@_paints
-def _wallpaper(t: Tile, theme: Theme, label: str, state: tuple[str, ...], color: Any) -> None:
-    t.rect(0, 0, t.w, t.h, wallpaper(color, theme))
-
-
 def wallpaper(name: str, theme: Theme) -> Color:
     """A wallpaper is a calm shade of its colour, dark enough for white letters."""
     red, green, blue = COLORS[name]
     return (red // 3, green // 3, blue // 3) if theme.dark else (red // 2 + 64, green // 2 + 64, blue // 2 + 64)
 
 
-@_paints
-def _icon(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    name, background = extra
-    t.rect(0, 0, t.w, t.h, theme.bright if "selected" in state else wallpaper(background, theme))
-    draw_icon(t, name, (t.w - 22) // 2, 3, (20, 22, 26))
-    t.text((t.w - width(label)) // 2, 24, label, WHITE)
-
-
-@_paints
-def _cell(t: Tile, theme: Theme, label: str, state: tuple[str, ...], right: Any) -> None:
-    """A cell of a table, with its lines to the right and below; numbers stand at the right."""
-    t.rect(0, 0, t.w, t.h, theme.quiet)
-    t.rect(0, 0, t.w - 1, t.h - 1, theme.page)
-    x = t.w - 3 - width(label) if right else 3
-    t.text(x, 0, label, theme.wrong if label == "#ERR" else theme.ink)
-    if "selected" in state:
-        t.rect(0, 0, t.w, t.h, None, theme.bright)
-        t.rect(1, 1, t.w - 2, t.h - 2, None, theme.bright)
-
-
-@_paints
-def _head(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    """The letter of a column or the number of a row."""
-    t.rect(0, 0, t.w, t.h, theme.quiet)
-    t.rect(0, 0, t.w - 1, t.h - 1, theme.select if "selected" in state else theme.panel)
-    t.centred(label, theme.ink)
-
-
-@_paints
-def _display(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    """A calculator's display: the number, twice as wide set as text, at the right."""
-    t.rect(0, 0, t.w, t.h, theme.page)
-    t.text(t.w - 4 - width(label, 16), 0, label, theme.wrong if "wrong" in state else theme.ink, size=16)
-
-
-@_paints
-def _key(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
+def _key(t: Tile, theme: Theme, label: str) -> None:
     """A calculator's key. The font has no signs for times, divide and backspace, so they are drawn."""
-    fill = theme.bright if label == "=" else theme.raised if label.isdigit() else theme.panel
-    t.rect(0, 0, t.w, t.h, fill, theme.edge)
+    t.fill(theme.bright if label == "=" else theme.raised if label.isdigit() else theme.panel, theme.edge)
     x, y = t.w // 2, t.h // 2
     match label:
         case "x":
@@ -447,11 +335,8 @@ def _key(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) 
             t.centred("±" if label == "+/-" else label, WHITE if label == "=" else theme.ink)
 
 
-@_paints
-def _tool(t: Tile, theme: Theme, label: str, state: tuple[str, ...], icon: Any) -> None:
-    """A small button with a picture: back, forward, home, star."""
-    t.rect(0, 0, t.w, t.h, theme.raised, theme.edge)
-    ink = theme.off if "disabled" in state else theme.ink
+def _tool(t: Tile, icon: str, ink: Color, on: bool) -> None:
+    """The picture on a small button: back, forward, home, star."""
     x, y = t.w // 2, t.h // 2
     match icon:
         case "back":
@@ -464,13 +349,7 @@ def _tool(t: Tile, theme: Theme, label: str, state: tuple[str, ...], icon: Any) 
         case "star":
             outline = ((0, -6), (2, -2), (6, -2), (3, 1), (4, 5), (0, 3), (-4, 5), (-3, 1), (-6, -2), (-2, -2))
             points = [(x + dx, y + dy) for dx, dy in outline]
-            if "on" in state:
+            if on:
                 t.polygon(points, COLORS["Orange"])
             else:
                 t.line([*points, points[0]], ink)
-
-
-@_paints
-def _notice(t: Tile, theme: Theme, label: str, state: tuple[str, ...], extra: Any) -> None:
-    t.rect(0, 0, t.w, t.h, theme.ink)
-    t.text(8, 2, label, theme.page)

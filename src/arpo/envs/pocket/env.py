@@ -15,7 +15,7 @@ from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.draw import Theme, render, words
 from arpo.envs.pocket.events import perform
 from arpo.envs.pocket.families import family_of
-from arpo.envs.pocket.ui import Layer
+from arpo.envs.pocket.ui import Item, Layer
 from arpo.envs.pocket.vfs import FileProblem
 from arpo.errors import ActionError, ConfigError, TaskError
 from arpo.types import Observation, Task
@@ -117,6 +117,12 @@ class PocketEnv:
     def parse(self) -> tuple[Control, ...]:
         """Every control whose middle can be seen (of a page of text: whose beginning can), back to front."""
         return parse(self.frame(), self._scale)
+
+    def reached(self, x: int, y: int) -> Item | None:
+        """What a click there would reach; the same object for two points on the same thing."""
+        x, y = x // self._scale, y // self._scale
+        front = next((layer for layer in reversed(self.frame()) if layer.contains(x, y)), None)
+        return front.item_at(x, y) if front else None
 
     def words(self) -> list[tuple[str, tuple[int, int, int, int]]]:
         """Every word that can be read on the screen, with its box in screen pixels."""

@@ -222,8 +222,9 @@ def _layer_of(desk: Desktop, surface: Surface) -> Layer | None:
 
 
 def _item_of(desk: Desktop, box: TextBox) -> Item | None:
+    """The item that a text box is edited in."""
     layer = _layer_of(desk, desk.active.top) if desk.active else None
-    return layer.item_of(box) if layer else None
+    return next((item for item in layer.items if item.on and item.on.focus is box), None) if layer else None
 
 
 def _next_field(desk: Desktop, surface: Surface, step: int) -> None:

@@ -68,9 +68,6 @@ def draw_icon(t: Tile, name: str, x: int, y: int, ink: Color) -> None:
         case "html":
             t.ellipse(x + 1, y + 1, 11, 11, BLUE, GRAY)
             t.rect(x + 6, y + 1, 1, 11, WHITE)
-        case "trash":
-            t.rect(x + 2, y + 3, 9, 10, GRAY, ink)
-            t.rect(x + 1, y + 1, 11, 2, ink)
         case "star":
             points = [(6, 0), (8, 4), (13, 5), (9, 8), (10, 13), (6, 10), (2, 13), (3, 8), (0, 5), (4, 4)]
             t.polygon([(x + px, y + py) for px, py in points], YELLOW)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from arpo.envs.pocket.fonts import LINE, advance, fit, width
-from arpo.envs.pocket.textbox import TextBox, rows_of
+from arpo.envs.pocket.textbox import TextBox
 
 if TYPE_CHECKING:
     from arpo.envs.pocket.desktop import Desktop, Surface, Window
@@ -23,6 +23,7 @@ ROW = 17  # the height of list rows, buttons and fields
 SCROLL_ROWS = 3  # how far one scroll gesture goes
 WIDEST_MENU = 220
 Do: TypeAlias = Callable[[], object]
+Act: TypeAlias = Callable[..., object]
 Spec: TypeAlias = tuple[str, int, int, str, tuple[str, ...], Any]
 """kind, width, height, label as drawn, states, and what else the kind needs to be drawn."""
 
@@ -62,7 +63,7 @@ class MenuItem:
     """An entry of a menu. `do` must be a bound method (or None: disabled), since menus live on between frames."""
 
     label: str
-    do: Callable[..., object] | None
+    do: Act | None
     args: tuple[Any, ...] = ()
     shortcut: str = ""
     checked: bool = False
@@ -111,10 +112,6 @@ class Layer:
                 return item
         return None
 
-    def item_of(self, box: TextBox) -> Item | None:
-        """The item that a text box is edited in."""
-        return next((item for item in self.items if item.on is not None and item.on.focus is box), None)
-
 
 class Ui:
     """Collects the items of one layer. `x`, `y` in calls count from the layer's content corner."""
@@ -152,13 +149,6 @@ class Ui:
         limit = w or self.w - x - 4
         shown = fit(text, limit)
         self.add("text", x, y, min(limit, width(shown) + 2), LINE, text, extra=style, shown=shown)
-
-    def paragraph(self, x: int, y: int, text: str, w: int, rows: int, style: str = "") -> int:
-        """Text wrapped to a width, at most so many rows; returns the y below it."""
-        for start, end in rows_of(text, w)[:rows]:
-            self.text(x, y, text[start:end].rstrip(), w, style)
-            y += LINE
-        return y
 
     def panel(self, x: int, y: int, w: int, h: int, style: str = "page", on: On | None = None) -> None:
         """A background: "page" (white, framed), "bar", "line" (a rule)."""
@@ -213,12 +203,12 @@ class Ui:
         self.add("row", x, y, w, ROW, label, state, (icon, cells), value, on, shown)
 
     def dropdown(
-        self, x: int, y: int, w: int, label: str, value: str, choices: Sequence[str], do: Callable[[str], object]
+        self, x: int, y: int, w: int, label: str, value: str, choices: Sequence[str], do: Act, *args: str
     ) -> None:
-        """A closed drop-down; a click opens its list. `do` must be a bound method that takes the choice."""
+        """A closed drop-down; a click opens its list. `do` must be a bound method that takes `args` and the choice."""
 
         def open_list() -> None:
-            entries = [MenuItem(choice, do, (choice,), checked=choice == value) for choice in choices]
+            entries = [MenuItem(choice, do, (*args, choice), checked=choice == value) for choice in choices]
             self.desk.open_menu(Menu(label, entries, self.left + x, self.top + y + ROW))
 
         self.add("dropdown", x, y, w, ROW, label, value=value, on=On(click=open_list), shown=fit(value, w - 18))
@@ -304,13 +294,7 @@ class Ui:
 
         def menu() -> list[MenuItem]:
             surface.focus = box
-            has = box.selection[0] != box.selection[1]
-            return [
-                MenuItem("Cut", desk.cut if has else None),
-                MenuItem("Copy", desk.copy if has else None),
-                MenuItem("Paste", desk.paste if desk.clipboard else None),
-                MenuItem("Select all", box.select_all if box.text else None),
-            ]
+            return clipboard_items(desk, box)
 
         return On(press=press, drag=drag, double=double, menu=menu, scroll=scroll, focus=box, enter=enter)
 
@@ -351,6 +335,16 @@ class Ui:
         if total > visible:
             self.scrollbar(x + w - 9, y + 1, h - 2, first, visible, total, set_first)
         return range(first, min(total, first + visible))
+
+
+def clipboard_items(desk: Desktop, box: TextBox) -> list[MenuItem]:
+    """What the menus of a text box have in common."""
+    return [
+        MenuItem("Cut", desk.cut if box.selected else None, shortcut="Ctrl+X"),
+        MenuItem("Copy", desk.copy if box.selected else None, shortcut="Ctrl+C"),
+        MenuItem("Paste", desk.paste if desk.clipboard else None, shortcut="Ctrl+V"),
+        MenuItem("Select all", box.select_all if box.text else None, shortcut="Ctrl+A"),
+    ]
 
 
 def _edit_state(box: TextBox, focused: bool) -> tuple[str, ...]:

@@ -87,9 +87,6 @@ class Files:
         files = sorted(p[len(prefix) :] for p in self.files if p.startswith(prefix) and "/" not in p[len(prefix) :])
         return folders + files
 
-    def is_folder(self, path: str) -> bool:
-        return path in self.folders
-
     def read(self, path: str) -> str:
         if path not in self.files:
             raise FileProblem(f"{split(path)[1]} is gone.")

@@ -58,9 +58,9 @@ class Browser(App):
 
     def view(self, ui: Ui) -> None:
         last = len(self.history) - 1
-        self._tool(ui, 3, "Back", "back", self.back if self.at > 0 else None)
-        self._tool(ui, 22, "Forward", "forward", self.forward if self.at < last else None)
-        self._tool(ui, 41, "Home", "home", self.home)
+        self._tool(ui, 3, "Back", "back", (lambda: self.turn(-1)) if self.at > 0 else None)
+        self._tool(ui, 22, "Forward", "forward", (lambda: self.turn(1)) if self.at < last else None)
+        self._tool(ui, 41, "Home", "home", lambda: self.visit(HOME))
         ui.field(62, 1, ui.w - 114, "Address", self.bar, enter=self.go)
         ui.button(ui.w - 50, 1, 26, "Go", self.go)
         marked = self.address in self.store["bookmarks"]
@@ -101,7 +101,7 @@ class Browser(App):
             case "check":
                 ui.checkbox(x, y, rest[0], rest[0] in self.checked, lambda: self._check(rest[0]), "page")
             case "submit":
-                ui.button(x, y, 60, rest[0], self.submit if rest[1] and self.complete else None)
+                ui.button(x, y, 60, rest[0], self.submit if self.complete else None)
 
     # Menus and keys.
 
@@ -110,9 +110,9 @@ class Browser(App):
 
     def _page_menu(self) -> list[MenuItem]:
         return [
-            MenuItem("Back", self.back if self.at > 0 else None, shortcut="Alt+Left"),
-            MenuItem("Forward", self.forward if self.at < len(self.history) - 1 else None, shortcut="Alt+Right"),
-            MenuItem("Home", self.home),
+            MenuItem("Back", self.turn if self.at > 0 else None, (-1,), shortcut="Alt+Left"),
+            MenuItem("Forward", self.turn if self.at < len(self.history) - 1 else None, (1,), shortcut="Alt+Right"),
+            MenuItem("Home", self.visit, (HOME,)),
             MenuItem("Reload", self.reload, shortcut="F5"),
             MenuItem("Close", self.request_close, shortcut="Alt+F4"),
         ]
@@ -124,8 +124,8 @@ class Browser(App):
 
     def shortcuts(self) -> dict[str, Callable[[], object]]:
         return {
-            "alt+left": self.back,
-            "alt+right": self.forward,
+            "alt+left": lambda: self.turn(-1),
+            "alt+right": lambda: self.turn(1),
             "f5": self.reload,
             "ctrl+d": self.bookmark,
             "ctrl+l": self._to_address,
@@ -163,16 +163,8 @@ class Browser(App):
             address = address.lower().removeprefix("https://").removeprefix("http://").removeprefix("www.").rstrip("/")
         self.visit(address or HOME)
 
-    def home(self) -> None:
-        self.visit(HOME)
-
-    def back(self) -> None:
-        self._turn(-1)
-
-    def forward(self) -> None:
-        self._turn(1)
-
-    def _turn(self, step: int) -> None:
+    def turn(self, step: int) -> None:
+        """Back (-1) or forward (1) in the history."""
         if 0 <= self.at + step < len(self.history):
             self.at += step
             self.reload()

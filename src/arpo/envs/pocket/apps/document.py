@@ -68,7 +68,7 @@ class Document(App):
 
     def open_dialog(self) -> None:
         self.commit()
-        self.window.dialogs.append(FileDialog(self.desk, self.window, "Open file", "Open", self._open))
+        self.window.dialogs.append(FileDialog(self.desk, self.window, self._open, saving=False))
 
     def _open(self, path: str) -> None:
         """Show a file: in the window that has it already, here if nothing is here yet, or in a new window."""
@@ -97,8 +97,7 @@ class Document(App):
         self._ask_name(name, folder, self.save_to)
 
     def _ask_name(self, name: str, folder: str, do: Callable[[str], object]) -> None:
-        dialog = FileDialog(self.desk, self.window, "Save as", "Save", do, name, folder, saving=True)
-        self.window.dialogs.append(dialog)
+        self.window.dialogs.append(FileDialog(self.desk, self.window, do, True, name, folder))
 
     def save_to(self, path: str) -> None:
         self.desk.files.write(path, self.to_text())

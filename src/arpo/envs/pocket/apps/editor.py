@@ -8,7 +8,7 @@ from arpo.envs.pocket.apps.document import Document
 from arpo.envs.pocket.desktop import Desktop, Dialog, Window
 from arpo.envs.pocket.fonts import width
 from arpo.envs.pocket.textbox import TextBox
-from arpo.envs.pocket.ui import ROW, MenuItem, Ui
+from arpo.envs.pocket.ui import ROW, MenuItem, Ui, clipboard_items
 
 
 class Editor(Document):
@@ -40,14 +40,10 @@ class Editor(Document):
         return {"File": self.file_menu, "Edit": self._edit_menu}
 
     def _edit_menu(self) -> list[MenuItem]:
-        desk, box = self.desk, self.box
-        self.window.focus = box
+        box = self.window.focus = self.box
         return [
             MenuItem("Undo", box.undo if box.undo_stack else None, shortcut="Ctrl+Z"),
-            MenuItem("Cut", desk.cut if box.selected else None, shortcut="Ctrl+X"),
-            MenuItem("Copy", desk.copy if box.selected else None, shortcut="Ctrl+C"),
-            MenuItem("Paste", desk.paste if desk.clipboard else None, shortcut="Ctrl+V"),
-            MenuItem("Select all", box.select_all if box.text else None, shortcut="Ctrl+A"),
+            *clipboard_items(self.desk, box),
             MenuItem("Replace", self.replace_dialog if box.text else None, shortcut="Ctrl+H"),
         ]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Window
-from arpo.envs.pocket.dialogs import Choice, Message, Prompt
+from arpo.envs.pocket.dialogs import Prompt, confirm
 from arpo.envs.pocket.fonts import width
 from arpo.envs.pocket.textbox import UNDO_LIMIT
 from arpo.envs.pocket.ui import ROW, MenuItem, On, Ui
@@ -124,8 +124,8 @@ class FileManager(App):
 
     def _new_items(self) -> list[MenuItem]:
         return [
-            MenuItem("New folder", None if self.in_trash else self.ask_new_folder),
-            MenuItem("New file", None if self.in_trash else self.ask_new_file),
+            MenuItem("New folder", None if self.in_trash else self._ask, ("New folder", "Create", self._make_folder)),
+            MenuItem("New file", None if self.in_trash else self._ask, ("New file", "Create", self._make_file)),
         ]
 
     def _trash_items(self) -> list[MenuItem]:
@@ -145,8 +145,8 @@ class FileManager(App):
     def _clip_items(self) -> list[MenuItem]:
         some = self.current and not self.in_trash
         return [
-            MenuItem("Cut", self.cut if some else None, shortcut="Ctrl+X"),
-            MenuItem("Copy", self.copy if some else None, shortcut="Ctrl+C"),
+            MenuItem("Cut", self.clip if some else None, ("cut",), shortcut="Ctrl+X"),
+            MenuItem("Copy", self.clip if some else None, ("copy",), shortcut="Ctrl+C"),
         ]
 
     def _edit_menu(self) -> list[MenuItem]:
@@ -180,15 +180,15 @@ class FileManager(App):
         return {
             "f2": self.ask_rename,
             "delete": self.ask_delete_forever if self.in_trash else self.delete,
-            "ctrl+c": self.copy,
-            "ctrl+x": self.cut,
+            "ctrl+c": lambda: self.clip("copy"),
+            "ctrl+x": lambda: self.clip("cut"),
             "ctrl+v": self.paste,
             "ctrl+z": self.undo,
             "backspace": self.up,
             "alt+up": self.up,
             "enter": self.open_selected,
-            "up": self.previous,
-            "down": self.next,
+            "up": lambda: self.step(-1),
+            "down": lambda: self.step(1),
         }
 
     def typed(self, text: str) -> None:
@@ -221,13 +221,7 @@ class FileManager(App):
     def unselect(self) -> None:
         self.selected = ""
 
-    def previous(self) -> None:
-        self._step(-1)
-
-    def next(self) -> None:
-        self._step(1)
-
-    def _step(self, by: int) -> None:
+    def step(self, by: int) -> None:
         names = self.names()
         if names:
             at = names.index(self.selected) + by if self.selected in names else 0
@@ -247,21 +241,13 @@ class FileManager(App):
 
     # Changing things.
 
-    def ask_new_folder(self) -> None:
-        self._ask("New folder", "Create", self._make_folder)
-
-    def ask_new_file(self) -> None:
-        self._ask("New file", "Create", self._make_file)
-
     def ask_rename(self) -> None:
         if self.current and not self.in_trash:
             # The title names the file: the list is blocked meanwhile, and the field may hold anything.
-            self._ask(f"Rename {self.selected}", "Rename", self._rename, self.selected, (self.current,))
+            self._ask(f"Rename {self.selected}", "Rename", self._rename, self.selected, self.current)
 
-    def _ask(
-        self, title: str, button: str, do: Callable[..., object], text: str = "", args: tuple[str, ...] = ()
-    ) -> None:
-        self.window.dialogs.append(Prompt(self.desk, self.window, title, "Name", button, do, text, args))
+    def _ask(self, title: str, button: str, do: Callable[..., object], text: str = "", *args: str) -> None:
+        self.window.dialogs.append(Prompt(self.desk, self.window, title, button, do, text, *args))
 
     def _make_folder(self, name: str) -> None:
         path = join(self.folder, check_name(name))
@@ -281,13 +267,7 @@ class FileManager(App):
             self.desk.files.move(path, target)
             self._done(target, path)
 
-    def cut(self) -> None:
-        self._clip("cut")
-
-    def copy(self) -> None:
-        self._clip("copy")
-
-    def _clip(self, mode: str) -> None:
+    def clip(self, mode: str) -> None:
         if self.current and not self.in_trash:
             self.desk.file_clipboard = (mode, self.current)
 
@@ -334,18 +314,15 @@ class FileManager(App):
 
     def ask_delete_forever(self) -> None:
         if self.current:
-            choices: list[Choice] = [("Delete", self._delete_forever, (self.current,)), ("Cancel", None, ())]
             text = f"Delete {self.selected} forever?"
-            self.window.dialogs.append(Message(self.desk, self.window, "Delete forever", text, choices))
+            confirm(self, "Delete forever", text, "Delete", self._delete_forever, self.current)
 
     def _delete_forever(self, path: str) -> None:
         self.desk.files.trash(path)
         self.unselect()
 
     def ask_empty(self) -> None:
-        choices: list[Choice] = [("Empty", self._empty, ()), ("Cancel", None, ())]
-        text = "Delete everything in the trash forever?"
-        self.window.dialogs.append(Message(self.desk, self.window, "Empty trash", text, choices))
+        confirm(self, "Empty trash", "Delete everything in the trash forever?", "Empty", self._empty)
 
     def _empty(self) -> None:
         for name in self.desk.files.names(TRASH):

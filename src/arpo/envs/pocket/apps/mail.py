@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import cast
 
 from arpo.envs.pocket.desktop import TITLE, App, Desktop, Dialog, Window
-from arpo.envs.pocket.dialogs import Choice, Message
+from arpo.envs.pocket.dialogs import confirm
 from arpo.envs.pocket.fonts import LINE, width
 from arpo.envs.pocket.textbox import UNDO_LIMIT, TextBox, rows_of
 from arpo.envs.pocket.ui import ROW, SCROLL_ROWS, MenuItem, On, Ui
@@ -54,17 +54,11 @@ def letters(desk: Desktop) -> list[Letter]:
 
 
 def add_message(
-    desk: Desktop,
-    sender: str,
-    subject: str,
-    body: str,
-    attachment: tuple[str, str] | None = None,
-    folder: str = "Inbox",
-    unread: bool = True,
+    desk: Desktop, sender: str, subject: str, body: str, attachment: tuple[str, str] | None = None, unread: bool = True
 ) -> Letter:
     """A mail from somebody comes in. `attachment` is a file's name and text."""
     name, content = attachment or ("", "")
-    letter = Letter(sender, ME, subject, body, folder, unread, attachment=name, content=content)
+    letter = Letter(sender, ME, subject, body, unread=unread, attachment=name, content=content)
     letters(desk).insert(0, letter)
     return letter
 
@@ -120,7 +114,7 @@ class Mail(App):
         letter = self.current
         x = 3
         for label, do, works in (
-            ("New", self.write, True),
+            ("New", self.compose, True),
             ("Reply", self.reply, letter),
             ("Archive", self.archive, letter and self.folder in ("Inbox", "Trash")),
             ("Delete", self.delete, letter),
@@ -207,12 +201,12 @@ class Mail(App):
 
     def shortcuts(self) -> dict[str, Callable[[], object]]:
         return {
-            "ctrl+n": self.write,
+            "ctrl+n": self.compose,
             "ctrl+r": self.reply,
             "ctrl+z": self.undo,
             "delete": self.delete,
-            "up": self.previous,
-            "down": self.next,
+            "up": lambda: self.step(-1),
+            "down": lambda: self.step(1),
         }
 
     # Looking around.
@@ -231,13 +225,7 @@ class Mail(App):
     def unselect(self) -> None:
         self.selected = None
 
-    def previous(self) -> None:
-        self._step(-1)
-
-    def next(self) -> None:
-        self._step(1)
-
-    def _step(self, by: int) -> None:
+    def step(self, by: int) -> None:
         shown = self.shown()
         if shown:
             at = shown.index(self.current) + by if self.current else 0
@@ -268,9 +256,8 @@ class Mail(App):
         """Into the trash; from there for good, after a question."""
         letter = self.current
         if letter and self.folder == "Trash":
-            choices: list[Choice] = [("Delete", self._delete_forever, (letter,)), ("Cancel", None, ())]
             text = f"Delete this mail of {letter.other} forever?"
-            self.window.dialogs.append(Message(self.desk, self.window, "Delete forever", text, choices))
+            confirm(self, "Delete forever", text, "Delete", self._delete_forever, letter)
         elif letter:
             self.move(letter, "Trash")
 
@@ -309,18 +296,15 @@ class Mail(App):
 
     # Writing.
 
-    def write(self) -> None:
-        self._compose()
-
     def reply(self) -> None:
         if letter := self.current:
-            self._compose(letter.other, _prefixed("Re: ", letter.subject))
+            self.compose(letter.other, _prefixed("Re: ", letter.subject))
 
     def forward(self) -> None:
         if letter := self.current:
-            self._compose(subject=_prefixed("Fwd: ", letter.subject), text=letter.body)
+            self.compose(subject=_prefixed("Fwd: ", letter.subject), text=letter.body)
 
-    def _compose(self, to: str = "", subject: str = "", text: str = "") -> None:
+    def compose(self, to: str = "", subject: str = "", text: str = "") -> None:
         self.window.dialogs.append(Compose(self.desk, self.window, to, subject, text))
 
 
@@ -386,6 +370,5 @@ class Compose(Dialog):
     def cancel(self) -> None:
         if self.words == self.start:
             self.dismiss()
-            return
-        choices: list[Choice] = [("Discard", self.dismiss, ()), ("Keep", None, ())]
-        self.window.dialogs.append(Message(self.desk, self.window, "Discard mail", "Discard this mail?", choices))
+        else:
+            confirm(self, "Discard mail", "Discard this mail?", "Discard", self.dismiss, no="Keep")

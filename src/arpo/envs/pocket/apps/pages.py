@@ -2,7 +2,7 @@
 
 ("title", text)   ("text", text)   ("link", label, address)   ("item", label, price, address)
 ("save", file name, its text)   ("field", label)   ("radio", choice, choice, …)   ("check", label)
-("submit", label, the address that follows; "" for a button that cannot be used)
+("submit", label, the address that follows)
 """
 
 from __future__ import annotations
@@ -12,14 +12,13 @@ from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 from arpo.envs.pocket.vfs import FileProblem, Files, split
-from arpo.envs.pocket.words import NOUNS, PEOPLE, nouns, sentence
+from arpo.envs.pocket.words import nouns, sentence
 
 Block: TypeAlias = tuple[str, ...]
 Page: TypeAlias = list[Block]
 
 HOME = "home.web"
 SECTIONS = {
-    "News": "news.web",
     "Shop": "shop.web",
     "Contact": "contact.web",
     "Files": "files.web",
@@ -27,37 +26,27 @@ SECTIONS = {
 }
 TOPICS = ("Question", "Order", "Praise")
 COPY = "Send me a copy"
-DEEDS = ("buys", "finds", "loses", "paints", "sells", "sends", "wants")
 COLOURS = ("black", "blue", "green", "red", "white")
-
-
-def headline(rng: random.Random) -> str:
-    """Such as "Ada paints a boat"."""
-    return f"{rng.choice(PEOPLE)} {rng.choice(DEEDS)} a {rng.choice([n for n in NOUNS if n[0] not in 'aeiou'])}"
 
 
 def new_store(
     rng: random.Random,
     items: Sequence[str] = (),
-    headlines: Sequence[str] = (),
     files: Sequence[str] = (),
     topics: Sequence[str] = (),
     others: Sequence[str] = (),
-    sold_out: Sequence[str] = (),
-    avoid: Sequence[str] = (),
 ) -> dict[str, Any]:
     """What the browser keeps in `desk.stores["browser"]`: pages by address, bookmarks, and the forms sent so far.
 
-    The named things are on their pages among others that are drawn, none of which is in `avoid`.
+    The named things are on their pages among others that are drawn.
     """
     named = (*items, *topics, *(name.partition(".")[0] for name in files), *(a.partition(".")[0] for a in others))
-    words = nouns(rng, 16, (*named, *avoid))
+    words = nouns(rng, 16, named)
     shuffled = [("link", label, address) for label, address in SECTIONS.items()]
     rng.shuffle(shuffled)
     welcome: Page = [("title", "Home"), ("text", f"Good day. Today: {words[0]} and {words[1]}."), *shuffled]
     pages = {HOME: welcome, SECTIONS["Contact"]: _contact(rng), "contact.web/sent": _done("Your message is sent.")}
-    _news(pages, rng, headlines)
-    _shop(pages, rng, _mix(rng, items, words[2:6]), sold_out)
+    _shop(pages, rng, _mix(rng, items, words[2:6]))
     _files(pages, rng, _mix(rng, files, [f"{word}.txt" for word in words[6:10]]))
     _guide(pages, rng, _mix(rng, topics, words[10:13]))
     for address in (*others, *(f"{word}.web" for word in words[13:16])):
@@ -106,29 +95,18 @@ def _contact(rng: random.Random) -> Page:
     ]
 
 
-def _news(pages: dict[str, Page], rng: random.Random, headlines: Sequence[str]) -> None:
-    drawn = [line for line in (headline(rng) for _ in range(5)) if line not in headlines]
-    lines = _mix(rng, headlines, list(dict.fromkeys(drawn)))
-    links: Page = [("link", line, f"news.web/{i + 1}") for i, line in enumerate(lines)]
-    pages["news.web"] = [("title", "News"), *links]
-    for (_, line, address), hour in zip(links, rng.sample(range(6, 20), len(links)), strict=True):
-        text = f"It was at {hour} o'clock. All who saw it say: {sentence(rng)}."
-        pages[address] = [("title", line), ("text", text), ("link", "More news", "news.web")]
-
-
-def _shop(pages: dict[str, Page], rng: random.Random, items: Sequence[str], sold_out: Sequence[str]) -> None:
+def _shop(pages: dict[str, Page], rng: random.Random, items: Sequence[str]) -> None:
     prices = rng.sample(range(3, 99), len(items))  # no two alike, so that there is one cheapest
     rows: Page = [("item", item, f"${price}", f"shop.web/{item}") for item, price in zip(items, prices, strict=True)]
     pages["shop.web"] = [("title", "Shop"), *rows]
     pages["shop.web/ordered"] = _done("Your order is on its way.")
     for _, item, price, address in rows:
-        left = 0 if item in sold_out else rng.randrange(1, 30)
         pages[address] = [
             ("title", item.capitalize()),
             ("text", f"Colour: {rng.choice(COLOURS)}"),
             ("text", f"Price: {price}"),
-            ("text", f"In stock: {left}" if left else "Sold out"),
-            ("submit", "Order", "shop.web/ordered" if left else ""),
+            ("text", f"In stock: {rng.randrange(1, 30)}"),
+            ("submit", "Order", "shop.web/ordered"),
             ("link", "Back to the shop", "shop.web"),
         ]
 

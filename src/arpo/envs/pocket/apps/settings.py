@@ -1,4 +1,4 @@
-"""The settings: four tabs of switches, choices and sliders. All take effect at once, but for the computer's name.
+"""The settings: four tabs of switches, choices and sliders. All take effect at once.
 
 Everything is kept in `desk.settings` under the keys of `DEFAULTS`; "dark", "accent" and "wallpaper" change the looks
 of the whole desktop.
@@ -7,15 +7,13 @@ of the whole desktop.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import Any
 
 from arpo.envs.pocket.desktop import App, Desktop, Window
-from arpo.envs.pocket.dialogs import Choice, Message
+from arpo.envs.pocket.dialogs import confirm
 from arpo.envs.pocket.draw import COLORS
-from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, Ui
-from arpo.envs.pocket.words import nouns
 
 CHECKS: dict[str, dict[str, str]] = {  # tab -> key -> label, in the order of the screen
     "Display": {"dark": "Dark mode", "night": "Night light"},
@@ -46,6 +44,12 @@ SLIDERS: dict[str, tuple[str, str]] = {  # key -> tab, label
     "volume": ("Sound", "Volume"),
     "microphone": ("Sound", "Microphone"),
 }
+VALUES: dict[str, Sequence[Any]] = {  # key -> what it may be
+    **{key: (False, True) for keys in CHECKS.values() for key in keys},
+    **{key: offered for key, (_, _, offered) in CHOICES.items()},
+    **{key: range(0, 101, 10) for key in SLIDERS},
+    "accent": tuple(COLORS),
+}
 DEFAULTS: dict[str, Any] = {
     **{key: False for keys in CHECKS.values() for key in keys},
     "updates": True,
@@ -60,23 +64,17 @@ DEFAULTS: dict[str, Any] = {
     "brightness": 70,
     "volume": 50,
     "microphone": 50,
-    "name": "pocket",
 }
 
 
 def randomise(desk: Desktop, rng: random.Random) -> None:
     """Draw every setting anew."""
-    settings = desk.settings
-    settings.update({key: rng.random() < 0.5 for keys in CHECKS.values() for key in keys})
-    settings["dark"] = rng.random() < 0.25
-    settings.update({key: rng.choice(offered) for key, (_, _, offered) in CHOICES.items()})
-    settings.update({key: 10 * rng.randrange(11) for key in SLIDERS})
-    settings["accent"] = rng.choice(list(COLORS))
-    settings["name"] = f"{nouns(rng, 1)[0]}{rng.randrange(1, 10)}"
+    desk.settings.update({key: rng.choice(values) for key, values in VALUES.items()})
+    desk.settings["dark"] = rng.random() < 0.25
 
 
 class Settings(App):
-    """The tab in front and the name as it is being edited; the rest is in `desk.settings`."""
+    """The tab in front; the rest is in `desk.settings`."""
 
     name = "Settings"
     size = (280, 190)
@@ -86,7 +84,6 @@ class Settings(App):
         for key, value in DEFAULTS.items():
             desk.settings.setdefault(key, value)
         self.tab = TABS[0]
-        self.box = TextBox(desk.settings["name"])
 
     def view(self, ui: Ui) -> None:
         x = 4
@@ -106,26 +103,23 @@ class Settings(App):
             at = (8 + i % 3 * ((ui.w - 12) // 3), y + (2 + i // 3) * step)
             picked = name == self.desk.settings["accent"]
             ui.radio(*at, name, picked, lambda name=name: self.set("accent", name))  # type: ignore[misc]
-        self._choice(ui, y + 4 * step, "wallpaper", self._set_wallpaper)
+        self._choice(ui, y + 4 * step, "wallpaper")
         self._slider(ui, y + 5 * step, "brightness")
 
     def _sound(self, ui: Ui, y: int, step: int) -> None:
         self._slider(ui, y, "volume", enabled=not self.desk.settings["mute"])
         self._check(ui, 8, y + step, "mute")
         self._slider(ui, y + 2 * step, "microphone")
-        self._choice(ui, y + 3 * step, "sound", self._set_sound)
+        self._choice(ui, y + 3 * step, "sound")
         self._check(ui, 8, y + 4 * step, "clicks")
         self._check(ui, ui.w // 2, y + 4 * step, "startup")
 
     def _system(self, ui: Ui, y: int, step: int) -> None:
-        ui.text(10, y + 1, "PC name")
-        ui.field(84, y, ui.w - 146, "PC name", self.box, enter=self.apply)
-        ui.button(ui.w - 58, y, 50, "Apply", self.apply if self.changed else None)
-        self._choice(ui, y + step, "language", self._set_language)
-        self._choice(ui, y + 2 * step, "zone", self._set_zone)
-        self._check(ui, 8, y + 3 * step, "updates")
-        self._check(ui, 8, y + 4 * step, "bluetooth")
-        self._check(ui, ui.w // 2, y + 3 * step, "wifi")
+        self._choice(ui, y, "language")
+        self._choice(ui, y + step, "zone")
+        self._check(ui, 8, y + 2 * step, "updates")
+        self._check(ui, ui.w // 2, y + 2 * step, "wifi")
+        self._check(ui, 8, y + 3 * step, "bluetooth")
         ui.button(ui.w - 78, ui.h - ROW - 5, 70, "Reset all", self.ask_reset)
 
     def _alerts(self, ui: Ui, y: int, step: int) -> None:
@@ -139,10 +133,10 @@ class Settings(App):
         on = self.desk.settings[key]
         ui.checkbox(x, y, CHECKS[self.tab][key], on, (lambda: self.set(key, not on)) if enabled else None)
 
-    def _choice(self, ui: Ui, y: int, key: str, do: Callable[[str], object]) -> None:
+    def _choice(self, ui: Ui, y: int, key: str) -> None:
         _, label, offered = CHOICES[key]
         ui.text(10, y + 1, label)
-        ui.dropdown(84, y, min(110, ui.w - 92), label, self.desk.settings[key], offered, do)
+        ui.dropdown(84, y, min(110, ui.w - 92), label, self.desk.settings[key], offered, self.set, key)
 
     def _slider(self, ui: Ui, y: int, key: str, enabled: bool = True) -> None:
         label, value = SLIDERS[key][1], self.desk.settings[key]
@@ -150,42 +144,15 @@ class Settings(App):
         ui.slider(84, y, ui.w - 118, label, value, (lambda to: self.set(key, to)) if enabled else None)
         ui.text(ui.w - 30, y + 1, str(value), style="" if enabled else "faint")
 
-    @property
-    def changed(self) -> bool:
-        """Whether the name field holds a name that is not applied yet."""
-        return self.box.text.strip() not in ("", self.desk.settings["name"])
-
     def show(self, tab: str) -> None:
         self.tab = tab
-        self.window.focus = None  # the name field may be out of sight now
 
     def set(self, key: str, value: Any) -> None:
         self.desk.settings[key] = value
 
-    # A drop-down's list outlives the frame, so that what it calls must be a method.
-
-    def _set_wallpaper(self, value: str) -> None:
-        self.set("wallpaper", value)
-
-    def _set_sound(self, value: str) -> None:
-        self.set("sound", value)
-
-    def _set_language(self, value: str) -> None:
-        self.set("language", value)
-
-    def _set_zone(self, value: str) -> None:
-        self.set("zone", value)
-
-    def apply(self) -> None:
-        if self.changed:
-            self.set("name", self.box.text.strip())
-            self.box.set(self.desk.settings["name"])
-
     def ask_reset(self) -> None:
-        choices: list[Choice] = [("Reset", self._reset, ()), ("Cancel", None, ())]
         text = "Set everything back to what it was on the first day?"
-        self.window.dialogs.append(Message(self.desk, self.window, "Reset settings", text, choices))
+        confirm(self, "Reset settings", text, "Reset", self._reset)
 
     def _reset(self) -> None:
         self.desk.settings.update(DEFAULTS)
-        self.box.set(self.desk.settings["name"])

@@ -14,12 +14,11 @@ from arpo.envs.pocket.apps.document import Document
 from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_name, evaluate, number
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, Desktop, Window
 from arpo.envs.pocket.fonts import LINE, fit
-from arpo.envs.pocket.textbox import FIELD_LIMIT, TextBox
+from arpo.envs.pocket.textbox import FIELD_LIMIT, UNDO_LIMIT, TextBox
 from arpo.envs.pocket.ui import MenuItem, On, Ui
 from arpo.envs.pocket.vfs import FileProblem
 
 UNTITLED = "New sheet"
-UNDO_LIMIT = 30
 TOP = 20  # the height of the bar
 HEAD = 20  # the width of the row numbers
 
@@ -82,7 +81,7 @@ class Sheet(Document):
 
     def view(self, ui: Ui) -> None:
         ui.text(4, 2, cell_name(self.row, self.column), 24)
-        ui.field(28, 1, ui.w - 31, "Cell", self.box, enter=self._enter)
+        ui.field(28, 1, ui.w - 31, "Cell", self.box, enter=lambda: self.step(1, 0))
         visible = self.visible_rows(ui.h)
         first = max(0, min(self.first, ROWS - visible))
         scroll = On(scroll=lambda dx, dy: self.scroll_to(first + dy, visible))
@@ -125,13 +124,8 @@ class Sheet(Document):
 
     def _edit_menu(self) -> list[MenuItem]:
         self.commit()
-        full = any(self.cells[-1])
-        return [
-            MenuItem("Undo", self.undo if self.undo_stack else None, shortcut="Ctrl+Z"),
-            *self._clipboard_items(),
-            MenuItem("Insert row", None if full else self.insert_row),
-            MenuItem("Delete row", self.delete_row),
-        ]
+        undo = MenuItem("Undo", self.undo if self.undo_stack else None, shortcut="Ctrl+Z")
+        return [undo, *self._clipboard_items()]
 
     def _clipboard_items(self) -> list[MenuItem]:
         filled = bool(self.cells[self.row][self.column])
@@ -163,12 +157,12 @@ class Sheet(Document):
             "ctrl+c": self.copy,
             "ctrl+v": self.paste,
             "esc": self._escape,
-            "enter": self._enter,
-            "tab": self._right,
-            "up": self._up,
-            "down": self._enter,
-            "left": self._left,
-            "right": self._right,
+            "enter": lambda: self.step(1, 0),
+            "tab": lambda: self.step(0, 1),
+            "up": lambda: self.step(-1, 0),
+            "down": lambda: self.step(1, 0),
+            "left": lambda: self.step(0, -1),
+            "right": lambda: self.step(0, 1),
             "f2": self.edit,
             "delete": self.clear,
             "backspace": self.clear,
@@ -189,17 +183,8 @@ class Sheet(Document):
         visible = self.visible_rows(self.window.h - TITLE - MENUBAR)
         self.first = max(self.row - visible + 1, min(self.first, self.row))
 
-    def _up(self) -> None:
-        self.pick(self.row - 1, self.column)
-
-    def _enter(self) -> None:
-        self.pick(self.row + 1, self.column)
-
-    def _left(self) -> None:
-        self.pick(self.row, self.column - 1)
-
-    def _right(self) -> None:
-        self.pick(self.row, self.column + 1)
+    def step(self, down: int, right: int) -> None:
+        self.pick(self.row + down, self.column + right)
 
     def edit(self) -> None:
         self.window.focus = self.box
@@ -235,13 +220,6 @@ class Sheet(Document):
     def paste(self) -> None:
         if self.desk.clipboard:
             self.put(self.desk.clipboard.replace("\n", " ")[:FIELD_LIMIT])
-
-    def insert_row(self) -> None:
-        if not any(self.cells[-1]):
-            self._change([*self.cells[: self.row], [""] * len(COLUMNS), *self.cells[self.row : -1]])
-
-    def delete_row(self) -> None:
-        self._change([*self.cells[: self.row], *self.cells[self.row + 1 :], [""] * len(COLUMNS)])
 
     def sort(self, down: bool) -> None:
         """Order the rows under the first by the picked column: numbers, then words; empty cells stay last."""

@@ -10,10 +10,11 @@ from arpo.envs.pocket.families.base import Family
 from arpo.errors import TaskError
 from arpo.types import Task
 
-FAMILIES: dict[str, Family] = {
-    family.name: family
+FAMILIES: dict[str, Family] = {  # every class of these modules that has a name of its own
+    family.name: family()
     for module in (shell, editor, files, mail, browser, sheet, calculator, settings, multi)
-    for family in module.FAMILIES
+    for family in vars(module).values()
+    if isinstance(family, type) and issubclass(family, Family) and "name" in vars(family)
 }
 
 

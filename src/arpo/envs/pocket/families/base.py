@@ -26,17 +26,21 @@ DOCUMENTS = "/Documents"
 class Family(ABC):
     """Tasks that differ in names and values and share one way of solving them."""
 
-    name: ClassVar[str]  # "files-rename"; a task's id is this and a number
-    domain: ClassVar[str]  # the application, or "multi"
+    name: ClassVar[str]  # "files-rename": the domain (an application, or "multi"), and what is done; unique
+    asks: ClassVar[str]  # "Rename {old} to {new} in {folder}.": what the agent is told, parameters in braces
     feasible: ClassVar[bool] = True
+
+    @property
+    def domain(self) -> str:
+        return self.name.partition("-")[0]
 
     @abstractmethod
     def draw(self, rng: random.Random) -> Params:
         """The parameters of one instance: JSON values, always of the same keys and types."""
 
-    @abstractmethod
     def instruction(self, p: Params) -> str:
-        """What the agent is told."""
+        """What the agent is told, for families in which that is more than `asks` with the parameters put in."""
+        return self.asks.format(**p)
 
     @abstractmethod
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
@@ -121,12 +125,6 @@ def hide(desk: Desktop, name: str) -> None:
     """Minimise an application that is in front, so that one has to go there to see what it shows."""
     if (window := desk.active) and window.app.name == name:
         desk.minimise(window)
-
-
-def text_of(desk: Desktop, name: str) -> str | None:
-    """What is saved in a file of the Documents folder; None if there is no such file."""
-    file = desk.files.files.get(f"{DOCUMENTS}/{name}")
-    return file.text if file else None
 
 
 def others_kept(desk: Desktop, *paths: str) -> bool:

@@ -7,18 +7,10 @@ from typing import Any
 
 from arpo.agent.actions import Fail
 from arpo.envs.pocket.apps.browser import Browser
-from arpo.envs.pocket.apps.pages import COPY, HOME, SECTIONS, TOPICS, headline, new_store
+from arpo.envs.pocket.apps.pages import COPY, HOME, SECTIONS, TOPICS, new_store
 from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import (
-    Family,
-    Infeasible,
-    Params,
-    add_files,
-    hide,
-    open_perhaps,
-    others_kept,
-)
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, hide, open_perhaps, others_kept
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.words import PEOPLE, nouns
 
@@ -31,12 +23,10 @@ def begin(desk: Desktop, rng: random.Random, **named: Any) -> dict[str, Any]:
     return store
 
 
-def page_of(desk: Desktop) -> tuple[str, str]:
-    """The address and the title of the page that the browser shows; empty if it shows none."""
+def shows(desk: Desktop, address: str) -> bool:
+    """Whether the browser is open on this page."""
     window = desk.window_of("Browser")
-    if window is None or window.minimised or not isinstance(window.app, Browser):
-        return "", ""
-    return window.app.address, window.app.rows[0][1]
+    return bool(window and not window.minimised and isinstance(window.app, Browser) and window.app.address == address)
 
 
 def sent(desk: Desktop) -> list[dict[str, Any]]:
@@ -97,62 +87,29 @@ class Address(Family):
     """Type an address."""
 
     name = "browser-address"
-    domain = "browser"
+    asks = "Go to {address} in the Browser."
 
     def draw(self, rng: random.Random) -> Params:
         return {"address": f"{nouns(rng, 1)[0]}.web"}
-
-    def instruction(self, p: Params) -> str:
-        return f"Go to {p['address']} in the Browser."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng, others=[p["address"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return page_of(desk)[0] == p["address"]
+        return shows(desk, p["address"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return s.arrive("Browser") or s.fill("Address", p["address"]) or s.click("Go", kind="button")
-
-
-class Link(Family):
-    """Follow two links."""
-
-    name = "browser-link"
-    domain = "browser"
-
-    def draw(self, rng: random.Random) -> Params:
-        if rng.random() < 0.5:
-            return {"section": "News", "link": headline(rng)}
-        return {"section": "Shop", "link": nouns(rng, 1)[0]}
-
-    def instruction(self, p: Params) -> str:
-        return f"In the Browser, open the {p['section']} and there the page '{p['link']}'."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, **{"headlines" if p["section"] == "News" else "items": [p["link"]]})
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        address, title = page_of(desk)
-        if p["section"] == "News":
-            return address.startswith("news.web/") and title == p["link"]
-        return address == f"shop.web/{p['link']}"
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return s.arrive("Browser") or go_to(s, p["section"]) or follow(s, p["link"])
 
 
 class Bookmark(Family):
     """Find a page and star it."""
 
     name = "browser-bookmark"
-    domain = "browser"
+    asks = "Bookmark the page '{item}' of the Shop in the Browser."
 
     def draw(self, rng: random.Random) -> Params:
         return {"item": nouns(rng, 1)[0]}
-
-    def instruction(self, p: Params) -> str:
-        return f"Bookmark the page '{p['item']}' of the Shop in the Browser."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         desk.stores["before"] = list(begin(desk, rng, items=[p["item"]])["bookmarks"])
@@ -171,41 +128,10 @@ class Bookmark(Family):
         return go_to(s, "Shop") or follow(s, p["item"])
 
 
-class Unbookmark(Family):
-    """Go to a bookmark by its menu and remove it by the same menu."""
-
-    name = "browser-unbookmark"
-    domain = "browser"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"address": f"{nouns(rng, 1)[0]}.web"}
-
-    def instruction(self, p: Params) -> str:
-        return f"Remove {p['address']} from the bookmarks of the Browser."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        marks = begin(desk, rng, others=[p["address"]])["bookmarks"]
-        desk.stores["before"] = list(marks)
-        marks.insert(rng.randrange(len(marks) + 1), p["address"])
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return sorted(desk.stores["browser"]["bookmarks"]) == sorted(desk.stores["before"])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        notes["here"] = at(s) or notes.get("here", "")  # the open menu covers the address
-        wanted = "Remove bookmark" if notes["here"] == p["address"] else p["address"]
-        return (
-            s.arrive("Browser", wanted)
-            or (None if s.menu_open else keep_star(s, notes, p["address"]))
-            or s.menu("Bookmarks", wanted, window="Browser")
-        )
-
-
 class Form(Family):
     """Fill in and send the contact form."""
 
     name = "browser-form"
-    domain = "browser"
 
     def draw(self, rng: random.Random) -> Params:
         return {"name": rng.choice(PEOPLE), "topic": rng.choice(TOPICS), "copy": rng.random() < 0.5}
@@ -240,88 +166,29 @@ class Form(Family):
         )
 
 
-class Download(Family):
-    """Save a file from the web."""
-
-    name = "browser-download"
-    domain = "browser"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"file": f"{nouns(rng, 1)[0]}.txt"}
-
-    def instruction(self, p: Params) -> str:
-        return f"Download {p['file']} from the Files page in the Browser."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, files=[p["file"]])
-        add_files(desk, rng, "/Downloads", rng.randrange(3), avoid=(p["file"],))
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return downloaded(desk, p["file"])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := s.arrive("Browser"):
-            return move
-        if at(s) == SECTIONS["Files"]:
-            return follow(s, p["file"])
-        return s.fill("Address", SECTIONS["Files"]) or s.keys("enter", thought="Press Enter.")
-
-
 class LongPage(Family):
     """A link at the end of a long page."""
 
     name = "browser-scroll"
-    domain = "browser"
+    asks = "In the Browser, open the link '{topic}' at the end of the Guide."
 
     def draw(self, rng: random.Random) -> Params:
         return {"topic": nouns(rng, 1)[0]}
-
-    def instruction(self, p: Params) -> str:
-        return f"In the Browser, open the link '{p['topic']}' at the end of the Guide."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng, topics=[p["topic"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return page_of(desk)[0] == f"guide.web/{p['topic']}"
+        return shows(desk, f"guide.web/{p['topic']}")
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return s.arrive("Browser") or go_to(s, "Guide") or follow(s, p["topic"])
-
-
-class Order(Family):
-    """Find an item of the shop by its address and order it."""
-
-    name = "browser-order"
-    domain = "browser"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"item": nouns(rng, 1)[0]}
-
-    def instruction(self, p: Params) -> str:
-        return f"Order one {p['item']} in the Shop of the Browser."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, items=[p["item"]])
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return [form["page"] for form in sent(desk)] == [f"shop.web/{p['item']}"]
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := s.arrive("Browser"):
-            return move
-        if at(s) == f"shop.web/{p['item']}":
-            return s.click("Order", kind="button") or s.scroll(s.find(kind="text", window="Browser"), "down")
-        if at(s) == SECTIONS["Shop"]:
-            return follow(s, p["item"])
-        return s.fill("Address", SECTIONS["Shop"]) or s.click("Go", kind="button")
 
 
 class Cheaper(Family):
     """Compare two prices and order."""
 
     name = "browser-cheaper"
-    domain = "browser"
 
     def draw(self, rng: random.Random) -> Params:
         one, two = nouns(rng, 2)
@@ -355,51 +222,20 @@ class Cheaper(Family):
         return s.click(notes["item"], kind="link")
 
 
-class MissingItem(Infeasible):
-    """Order what the shop does not have."""
+class MissingTopic(Infeasible):
+    """Send the contact form with a topic that it does not have."""
 
     name = "browser-missing"
-    domain = "browser"
-    draw = Order.draw
-    instruction = Order.instruction
+
+    def draw(self, rng: random.Random) -> Params:
+        topic = rng.choice(["Complaint", "Invoice", "Refund", "Warranty"])
+        return {"name": rng.choice(PEOPLE), "topic": topic, "copy": rng.random() < 0.5}
+
+    instruction = Form.instruction
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, avoid=[p["item"]])
+        begin(desk, rng)
         hide(desk, "Browser")
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return s.arrive("Browser") or go_to(s, "Shop") or (f"The shop has no {p['item']}.", Fail())
-
-
-class SoldOut(Infeasible):
-    """Order what is sold out."""
-
-    name = "browser-soldout"
-    domain = "browser"
-    draw = Order.draw
-    instruction = Order.instruction
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, items=[p["item"]], sold_out=[p["item"]])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := s.arrive("Browser"):
-            return move
-        if at(s) == f"shop.web/{p['item']}":
-            return "It is sold out.", Fail()
-        return go_to(s, "Shop") or follow(s, p["item"])
-
-
-FAMILIES = (
-    Address(),
-    Link(),
-    Bookmark(),
-    Unbookmark(),
-    Form(),
-    Download(),
-    LongPage(),
-    Order(),
-    Cheaper(),
-    MissingItem(),
-    SoldOut(),
-)
+        return s.arrive("Browser") or go_to(s, "Contact") or (f"The form has no {p['topic']}.", Fail())

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import random
 
-from arpo.agent.actions import Fail
 from arpo.envs.pocket.apps.calculator import Calculator
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, hide, open_perhaps
+from arpo.envs.pocket.families.base import Family, Params, clutter, hide, open_perhaps
 from arpo.envs.pocket.screen import Move, Screen
-
-MISSING = ("sin", "cos", "tan", "log", "exp")
 
 
 def begin(desk: Desktop, rng: random.Random) -> None:
@@ -31,10 +28,6 @@ def shows(desk: Desktop, *lines: str) -> bool:
 def both_ways(a: object, operator: str, b: object) -> list[str]:
     """A calculation and, where the order does not matter, the other way round."""
     return [f"{a} {operator} {b}", *([] if operator == "-" else [f"{b} {operator} {a}"])]
-
-
-def solve(a: int, operator: str, b: int) -> int:
-    return a + b if operator == "+" else a - b if operator == "-" else a * b
 
 
 def read(s: Screen) -> tuple[str, str]:
@@ -58,22 +51,14 @@ def press_on(s: Screen, entry: str, number: int, then: str) -> Move | None:
     return press(s, text[len(entry)]) if text.startswith(entry) else press(s, "C")
 
 
-def work_out(s: Screen, keys: str) -> Move | None:
-    """Type a whole calculation, after C where something is on the display."""
-    return s.type(keys) if read(s) == ("", "0") else press(s, "C")
-
-
 class Sum(Family):
     """Two numbers, key by key with the mouse."""
 
     name = "calculator-simple"
-    domain = "calculator"
+    asks = "Calculate {a} {operator} {b} in the Calculator."
 
     def draw(self, rng: random.Random) -> Params:
         return {"a": rng.randrange(11, 100), "operator": rng.choice("+-x"), "b": rng.randrange(11, 100)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Calculate {p['a']} {p['operator']} {p['b']} in the Calculator."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng)
@@ -96,14 +81,11 @@ class Chain(Family):
     """Three numbers, typed."""
 
     name = "calculator-chain"
-    domain = "calculator"
+    asks = "Type {a} {first} {b} {second} {c} into the Calculator and press Enter."
 
     def draw(self, rng: random.Random) -> Params:
         a, b, c = (rng.randrange(2, 200) for _ in range(3))
         return {"a": a, "first": rng.choice("+-"), "b": b, "second": rng.choice("+-"), "c": c}
-
-    def instruction(self, p: Params) -> str:
-        return f"Type {p['a']} {p['first']} {p['b']} {p['second']} {p['c']} into the Calculator and press Enter."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng)
@@ -123,82 +105,16 @@ class Chain(Family):
         return s.keys("esc", thought="Clear the Calculator.")
 
 
-class Copy(Family):
-    """Work something out and take the result to the clipboard."""
-
-    name = "calculator-copy"
-    domain = "calculator"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"a": rng.randrange(3, 60), "b": rng.randrange(3, 60)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Calculate {p['a']} x {p['b']} in the Calculator and copy the result."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng)
-        desk.clipboard = rng.choice(["", "lamp", "7"])
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return desk.clipboard == str(p["a"] * p["b"])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := s.arrive("Calculator"):
-            return move
-        line, entry = read(s)
-        if line == f"{p['a']} x {p['b']} =":
-            return s.keys("ctrl", "c", thought="Copy the result.")
-        if (line, entry) != ("", "0"):
-            return press(s, "C")
-        return s.type(f"{p['a']}*{p['b']}\n", thought=f"Type {p['a']} x {p['b']}.")
-
-
-class Percent(Family):
-    """A percentage: typed numbers, and the % key."""
-
-    name = "calculator-percent"
-    domain = "calculator"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"percent": 5 * rng.randrange(1, 20), "of": 20 * rng.randrange(2, 50)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Calculate {p['percent']} % of {p['of']} with the % key of the Calculator."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng)
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return shows(desk, *both_ways(p["of"], "x", f"{p['percent'] / 100:g}"))
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := s.arrive("Calculator"):
-            return move
-        line, entry = read(s)
-        if (line, entry) == (f"{p['of']} x", f"{p['percent'] / 100:g}"):
-            return press(s, "=")
-        if (line, entry) == (f"{p['of']} x", str(p["percent"])):
-            return press(s, "%")
-        if (line, entry) == (f"{p['of']} x", "0"):
-            return s.type(str(p["percent"]))
-        if (line, entry) == ("", str(p["of"])):
-            return press(s, "x")
-        return s.type(str(p["of"])) if (line, entry) == ("", "0") else press(s, "C")
-
-
 class Correct(Family):
     """A calculation whose last digit is wrong."""
 
     name = "calculator-correct"
-    domain = "calculator"
+    asks = "The Calculator has {a} + {wrong}. Make it {a} + {b} and press =."
 
     def draw(self, rng: random.Random) -> Params:
         b = rng.randrange(11, 100)
         wrong = b - b % 10 + (b + rng.randrange(1, 10)) % 10
         return {"a": rng.randrange(11, 100), "b": b, "wrong": wrong}
-
-    def instruction(self, p: Params) -> str:
-        return f"The Calculator has {p['a']} + {p['wrong']}. Make it {p['a']} + {p['b']} and press =."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng)
@@ -223,26 +139,3 @@ class Correct(Family):
         if (line, entry) == ("", "0"):
             return s.type(f"{p['a']}+{right}")
         return s.type(right) if (line, entry) == (f"{p['a']} +", "0") else press(s, "C")
-
-
-class MissingKey(Infeasible):
-    """A key that this calculator does not have."""
-
-    name = "calculator-missing"
-    domain = "calculator"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"key": rng.choice(MISSING), "number": rng.randrange(2, 90)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Calculate the {p['key']} of {p['number']} with the {p['key']} key of the Calculator."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng)
-        hide(desk, "Calculator")
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return s.arrive("Calculator") or (f"There is no {p['key']} key.", Fail())
-
-
-FAMILIES = (Sum(), Chain(), Copy(), Percent(), Correct(), MissingKey())

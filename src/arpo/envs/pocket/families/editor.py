@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import random
 
-from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import (
-    DOCUMENTS,
-    Family,
-    Infeasible,
-    Params,
-    add_files,
-    others_kept,
-    place,
-    text_of,
-)
+from arpo.envs.pocket.families.base import DOCUMENTS, Family, Params, add_files, others_kept, place
 from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.vfs import PLACES
 from arpo.envs.pocket.words import NOUNS, nouns, sentence
 
 
@@ -42,7 +31,8 @@ def distract(desk: Desktop, rng: random.Random, *avoid: str) -> None:
 
 def saved(desk: Desktop, name: str, text: str) -> bool:
     """Whether a file of the Documents folder has this text, space around it aside, and nothing else has changed."""
-    return (text_of(desk, name) or "").strip() == text.strip() and others_kept(desk, f"{DOCUMENTS}/{name}")
+    path = f"{DOCUMENTS}/{name}"
+    return path in desk.files.files and desk.files.read(path).strip() == text.strip() and others_kept(desk, path)
 
 
 def page_of(s: Screen, name: str) -> Control | None:
@@ -77,7 +67,7 @@ def note_down(s: Screen, name: str, text: str) -> Move | None:
         s.escape("Editor")
         or s.switch("Untitled")
         or (s.app("Editor") if page is None else None)
-        or write_anew(s, page, text)
+        or s.fill("text", text, window=s.front)
     )
 
 
@@ -89,28 +79,14 @@ def save_as(s: Screen, name: str) -> Move | None:
     return s.escape("Save as") or s.fill("Name", name) or s.click("Save", kind="button")
 
 
-def write_anew(s: Screen, page: Control | None, text: str) -> Move | None:
-    """Make an open page hold exactly this text."""
-    if page is None:
-        return None
-    if "focused" not in page.state:
-        return "Click the page.", Click(*page.centre)
-    if page.value and "all" not in page.state:
-        return s.keys("ctrl", "a", thought="Select all text.")
-    return s.type(text)
-
-
 class NewFile(Family):
     """Write a line in an empty editor and save it under a name."""
 
     name = "editor-new"
-    domain = "editor"
+    asks = "Write '{text}' in the Editor and save it as {name} in Documents."
 
     def draw(self, rng: random.Random) -> Params:
         return {"name": f"{nouns(rng, 1)[0]}.txt", "text": sentence(rng)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Write '{p['text']}' in the Editor and save it as {p['name']} in Documents."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         add_files(desk, rng, DOCUMENTS, rng.randrange(1, 7), avoid=(p["name"],))
@@ -128,13 +104,10 @@ class Append(Family):
     """Add a line at the end of a file and save it with the keyboard."""
 
     name = "editor-append"
-    domain = "editor"
+    asks = "Add the line '{line}' at the end of {name} and save it."
 
     def draw(self, rng: random.Random) -> Params:
         return {"name": f"{nouns(rng, 1)[0]}.txt", "line": sentence(rng)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Add the line '{p['line']}' at the end of {p['name']} and save it."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         text = "\n".join(sentence(rng) for _ in range(rng.randrange(1, 5)))
@@ -157,7 +130,7 @@ class Append(Family):
         if page.value == goal:
             return s.keys("ctrl", "s", thought="Save the file.")
         if page.value != notes["before"]:
-            return s.escape() or write_anew(s, page, goal)
+            return s.escape() or s.fill("text", goal, window=s.front)
         if notes.get("at") != "end" or "focused" not in page.state:
             notes["at"] = "end"
             return s.escape() or s.keys("ctrl", "end", thought="Go to the end.")
@@ -169,14 +142,11 @@ class ReplaceWord(Family):
     """Replace a word everywhere through the Replace dialog, then save by the menu."""
 
     name = "editor-replace"
-    domain = "editor"
+    asks = "Replace the word {old} by {new} in all of {name} and save it."
 
     def draw(self, rng: random.Random) -> Params:
         name, old, new = nouns(rng, 3)
         return {"name": f"{name}.txt", "old": old, "new": new}
-
-    def instruction(self, p: Params) -> str:
-        return f"Replace the word {p['old']} by {p['new']} in all of {p['name']} and save it."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         lines = []
@@ -211,13 +181,10 @@ class Discard(Family):
     """Close a window with unsaved changes and let them go."""
 
     name = "editor-discard"
-    domain = "editor"
+    asks = "Close {name} without saving the changes."
 
     def draw(self, rng: random.Random) -> Params:
         return {"name": f"{nouns(rng, 1)[0]}.txt"}
-
-    def instruction(self, p: Params) -> str:
-        return f"Close {p['name']} without saving the changes."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         desk.files.write(f"{DOCUMENTS}/{p['name']}", sentence(rng))
@@ -236,154 +203,3 @@ class Discard(Family):
             or s.switch(p["name"])
             or s.click("close", kind="close", window=s.front, thought=f"Close {p['name']}.")
         )
-
-
-class CopyAs(Family):
-    """Save an open file under a second name."""
-
-    name = "editor-copy"
-    domain = "editor"
-
-    def draw(self, rng: random.Random) -> Params:
-        name, copy = nouns(rng, 2)
-        return {"name": f"{name}.txt", "copy": f"{copy}.txt"}
-
-    def instruction(self, p: Params) -> str:
-        return f"Save a copy of {p['name']} as {p['copy']} in Documents."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        desk.stores["before"] = sentence(rng)
-        desk.files.write(f"{DOCUMENTS}/{p['name']}", desk.stores["before"])
-        add_files(desk, rng, DOCUMENTS, rng.randrange(1, 6), avoid=(p["name"], p["copy"]))
-        open_in_editor(desk, rng, p["name"])
-        distract(desk, rng, p["name"], p["copy"])
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return saved(desk, p["copy"], desk.stores["before"])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if s.dialog == "Save as":
-            return save_as(s, p["copy"])
-        if page_of(s, p["name"]) is None:
-            return open_page(s, p["name"])
-        return s.escape("Save as") or s.menu("File", "Save as", window=s.front)
-
-
-class RemoveWord(Family):
-    """Double-click a word, delete it, save."""
-
-    name = "editor-remove"
-    domain = "editor"
-
-    def draw(self, rng: random.Random) -> Params:
-        name, word = nouns(rng, 2)
-        return {"name": f"{name}.txt", "word": word}
-
-    def instruction(self, p: Params) -> str:
-        return f"Remove the word {p['word']} from {p['name']} and save it."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        lines = nouns(rng, rng.randrange(2, 6), (p["word"],))
-        desk.stores["rest"] = list(lines)
-        lines.insert(rng.randrange(len(lines) + 1), p["word"])  # a word a line, so that a line is a place to click
-        desk.files.write(f"{DOCUMENTS}/{p['name']}", "\n".join(lines))
-        open_in_editor(desk, rng, p["name"])
-        distract(desk, rng, p["name"])
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        kept = others_kept(desk, f"{DOCUMENTS}/{p['name']}")
-        return kept and (text_of(desk, p["name"]) or "").split() == desk.stores["rest"]
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        page = page_of(s, p["name"])
-        if page is None:
-            return open_page(s, p["name"])
-        words = page.value.split()
-        if p["word"] not in words:
-            return s.escape() or s.keys("ctrl", "s", thought="Save the file.")
-        if notes.pop("selected", "") == page.value:
-            return s.escape() or s.keys("delete", thought=f"Delete {p['word']}.")
-        line = s.find(p["word"], kind="line", window=page.window)
-        if line is None:
-            return s.escape() or s.scroll(page, "down")
-        notes["selected"] = page.value
-        # The middle of a line's box is past the end of a short word: aim at its beginning.
-        return s.escape() or (
-            f"Select {p['word']}.",
-            Click(line.box[0] + (line.box[3] - line.box[1]) // 2, line.centre[1], count=2),
-        )
-
-
-class Undo(Family):
-    """Somebody has changed a file by mistake: undo it, then save."""
-
-    name = "editor-undo"
-    domain = "editor"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.txt", "times": rng.randrange(1, 4)}
-
-    def instruction(self, p: Params) -> str:
-        times = ("once", "twice", "three times")[p["times"] - 1]
-        return f"Undo {times} in {p['name']}, then save it."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        desk.files.write(f"{DOCUMENTS}/{p['name']}", sentence(rng))
-        box = open_in_editor(desk, rng, p["name"]).box
-        texts = [box.text]
-        for word in nouns(rng, p["times"] + rng.randrange(1, 3)):  # one more than is undone: there is something to save
-            box.insert(f"{word} ")
-            texts.append(box.text)
-        desk.stores["goal"] = texts[-1 - p["times"]]
-        distract(desk, rng, p["name"])
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return saved(desk, p["name"], desk.stores["goal"])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        page = page_of(s, p["name"])
-        if page is None:
-            return s.escape() or s.switch(p["name"])
-        done = int(notes.get("done", "0"))
-        if done == p["times"]:
-            return s.escape("Save") or s.menu("File", "Save", window=s.front)
-        move = s.escape("Undo") or s.menu("Edit", "Undo", window=s.front)
-        if move and move[0] == "Click Undo.":
-            notes["done"] = str(done + 1)
-        return move
-
-
-class MissingFile(Infeasible):
-    """Add a line to a file that does not exist: the Open dialog shows it."""
-
-    name = "editor-missing"
-    domain = "editor"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.txt", "line": sentence(rng)}
-
-    instruction = Append.instruction
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        for name in PLACES:
-            add_files(desk, rng, f"/{name}", rng.randrange(1, 4), avoid=(p["name"],))
-        if rng.random() < 0.5:
-            place(desk, rng, "Editor")
-        else:
-            distract(desk, rng, p["name"])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if s.dialog != "Open file":
-            in_editor = bool(s.find("text", kind="area", window=s.front))
-            return s.escape("Open", "Editor") or (s.menu("File", "Open") if in_editor else s.app("Editor"))
-        folder = s.find("Folder", kind="dropdown")
-        if folder is None:
-            return s.escape()
-        notes[folder.value] = "seen"
-        left = [name for name in PLACES if name not in notes]
-        if left:
-            return s.menuitem(left[0]) or s.click("Folder", kind="dropdown", thought=f"Look in {left[0]}.")
-        return f"There is no {p['name']}.", Fail()
-
-
-FAMILIES = (NewFile(), Append(), ReplaceWord(), Discard(), CopyAs(), RemoveWord(), Undo(), MissingFile())

@@ -11,7 +11,6 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from arpo.agent.actions import Click, Fail
-from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.apps.files import FileManager
 from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
@@ -55,6 +54,11 @@ def go(s: Screen, folder: str) -> Move | None:
     )
 
 
+def reach(s: Screen, folder: str, name: str, notes: dict[str, str]) -> Move | None:
+    """Go to a place and bring a file's row in sight."""
+    return go(s, folder) or seek(s, row_of(s, name), "Files", notes)
+
+
 def new_folder(s: Screen, folder: str, notes: dict[str, str]) -> Move | None:
     """Ask for a new folder by the File menu. That menu covers the folder's name, so a note says where it was opened."""
     item = s.find("New folder", kind="menuitem", window="File")
@@ -74,7 +78,6 @@ def select(s: Screen, name: str) -> Move | None:
 class FileFamily(Family):
     """A folder with a file that the instruction names, among others."""
 
-    domain = "files"
     most: ClassVar[int] = 10  # other files in the folder; a list of more than seven scrolls on the default screen
     trash_counts: ClassVar[bool] = False  # whether the trash must be as the goal says, too
 
@@ -111,43 +114,14 @@ class FileFamily(Family):
         return desk.files.outside_trash() == wanted.outside_trash()
 
 
-class Open(FileFamily):
-    """Open a text file by a double click."""
-
-    name = "files-open"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.txt", "folder": rng.choice(PLACES)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Open {p['name']} in {p['folder']}."
-
-    def goal(self, files: Files, p: Params) -> None:
-        """Nothing changes."""
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        apps = [window.app for window in desk.windows if not window.minimised]
-        path = f"/{p['folder']}/{p['name']}"
-        return any(isinstance(app, Editor) and app.path == path for app in apps) and super().check(desk, p)
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return (
-            go(s, p["folder"])
-            or seek(s, row_of(s, p["name"]), "Files", notes)
-            or s.double_click(p["name"], kind="row", window="Files")
-        )
-
-
 class NewFolder(FileFamily):
     """Make a folder through the context menu of the empty space, where there is some."""
 
     name = "files-newfolder"
+    asks = "Make a folder named {new} in {folder}."
 
     def draw(self, rng: random.Random) -> Params:
         return {"new": nouns(rng, 1)[0], "folder": rng.choice(PLACES)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Make a folder named {p['new']} in {p['folder']}."
 
     def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         if rng.random() < 0.6:  # so few that the list has empty space below them
@@ -173,14 +147,12 @@ class Rename(FileFamily):
     """Rename a file through its context menu."""
 
     name = "files-rename"
+    asks = "Rename {old} to {new} in {folder}."
 
     def draw(self, rng: random.Random) -> Params:
         old, new = nouns(rng, 2)
         kind = rng.choice(KINDS.split())
         return {"old": f"{old}.{kind}", "new": f"{new}.{kind}", "folder": rng.choice(PLACES)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Rename {p['old']} to {p['new']} in {p['folder']}."
 
     def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         put(desk, rng, f"/{p['folder']}/{p['old']}")
@@ -193,8 +165,7 @@ class Rename(FileFamily):
             return s.fill("Name", p["new"]) or s.click("Rename", kind="button")
         return (
             pick(s, p["old"], "Rename")
-            or go(s, p["folder"])
-            or seek(s, row_of(s, p["old"]), "Files", notes)
+            or reach(s, p["folder"], p["old"], notes)
             or s.right_click(p["old"], kind="row", window="Files")
         )
 
@@ -203,19 +174,14 @@ class Delete(FileFamily):
     """Select a file and press the Delete key."""
 
     name = "files-delete"
-
-    def instruction(self, p: Params) -> str:
-        return f"Delete {p['name']} in {p['folder']}."
+    asks = "Delete {name} in {folder}."
 
     def goal(self, files: Files, p: Params) -> None:
         files.trash(f"/{p['folder']}/{p['name']}")
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return (
-            go(s, p["folder"])
-            or seek(s, row_of(s, p["name"]), "Files", notes)
-            or select(s, p["name"])
-            or s.keys("delete", thought="Press Delete.")
+            reach(s, p["folder"], p["name"], notes) or select(s, p["name"]) or s.keys("delete", thought="Press Delete.")
         )
 
 
@@ -223,34 +189,26 @@ class MoveFile(FileFamily):
     """Drag a file from one place to another."""
 
     name = "files-move"
+    asks = "Move {name} from {folder} to {to}."
 
     def draw(self, rng: random.Random) -> Params:
         folder, target = rng.sample(PLACES, 2)
         return {"name": f"{nouns(rng, 1)[0]}.{rng.choice(KINDS.split())}", "folder": folder, "to": target}
 
-    def instruction(self, p: Params) -> str:
-        return f"Move {p['name']} from {p['folder']} to {p['to']}."
-
     def goal(self, files: Files, p: Params) -> None:
         files.move(f"/{p['folder']}/{p['name']}", f"/{p['to']}/{p['name']}")
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row = row_of(s, p["name"])
-        return (
-            go(s, p["folder"])
-            or seek(s, row, "Files", notes)
-            or s.drag(row, row_of(s, p["to"]), f"Drag {p['name']} to {p['to']}.")
-        )
+        file, target = row_of(s, p["name"]), row_of(s, p["to"])
+        return reach(s, p["folder"], p["name"], notes) or s.drag(file, target, f"Drag {p['name']} to {p['to']}.")
 
 
 class CopyFile(FileFamily):
     """Copy a file to another place with the keyboard; the tool bar tells what was copied."""
 
     name = "files-copy"
+    asks = "Copy {name} from {folder} to {to}."
     draw = MoveFile.draw
-
-    def instruction(self, p: Params) -> str:
-        return f"Copy {p['name']} from {p['folder']} to {p['to']}."
 
     def goal(self, files: Files, p: Params) -> None:
         files.copy(f"/{p['folder']}/{p['name']}", f"/{p['to']}/{p['name']}")
@@ -259,10 +217,7 @@ class CopyFile(FileFamily):
         if s.find(f"Copied {p['name']}", kind="text", window="Files"):
             return go(s, p["to"]) or s.keys("ctrl", "v", thought="Paste it here.")
         return (
-            go(s, p["folder"])
-            or seek(s, row_of(s, p["name"]), "Files", notes)
-            or select(s, p["name"])
-            or s.keys("ctrl", "c", thought="Copy it.")
+            reach(s, p["folder"], p["name"], notes) or select(s, p["name"]) or s.keys("ctrl", "c", thought="Copy it.")
         )
 
 
@@ -270,10 +225,8 @@ class Restore(FileFamily):
     """Put a file back from the trash, by the File menu."""
 
     name = "files-restore"
+    asks = "Restore {name} from the Trash."
     trash_counts = True
-
-    def instruction(self, p: Params) -> str:
-        return f"Restore {p['name']} from the Trash."
 
     def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         super().files(desk, p, rng)
@@ -287,32 +240,9 @@ class Restore(FileFamily):
         mine = s.find("Restore", kind="menuitem", window="File") and not others
         return (
             (s.menuitem("Restore") if mine else pick(s, p["name"], "Restore"))
-            or go(s, "Trash")
-            or seek(s, row_of(s, p["name"]), "Files", notes)
+            or reach(s, "Trash", p["name"], notes)
             or select(s, p["name"])
             or s.menu("File", "Restore", window="Files")
-        )
-
-
-class Purge(Restore):
-    """Delete a file from the trash for good: a question comes first."""
-
-    name = "files-purge"
-
-    def instruction(self, p: Params) -> str:
-        return f"Delete {p['name']} from the Trash forever."
-
-    def goal(self, files: Files, p: Params) -> None:
-        files.trash(join(TRASH, p["name"]))
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if s.find(f"Delete {p['name']} forever?", kind="text"):
-            return s.click("Delete", kind="button", window="Delete forever", thought="Yes, delete it.")
-        return (
-            go(s, "Trash")
-            or seek(s, row_of(s, p["name"]), "Files", notes)
-            or select(s, p["name"])
-            or s.keys("delete", thought="Press Delete.")
         )
 
 
@@ -361,14 +291,12 @@ class SubFolder(FileFamily):
     """Make a folder and put a file into it: the File menu, then cut, open and paste."""
 
     name = "files-subfolder"
+    asks = "Make a folder named {new} in {folder} and move {name} into it."
     most = 7
 
     def draw(self, rng: random.Random) -> Params:
         name, new = nouns(rng, 2)
         return {"name": f"{name}.{rng.choice(KINDS.split())}", "new": new, "folder": rng.choice(PLACES)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Make a folder named {p['new']} in {p['folder']} and move {p['name']} into it."
 
     def goal(self, files: Files, p: Params) -> None:
         files.make_folder(f"/{p['folder']}/{p['new']}")
@@ -403,13 +331,11 @@ class CleanUp(FileFamily):
     """Delete all files of a kind but one, each through its context menu."""
 
     name = "files-cleanup"
+    asks = "Delete all {kind} files but {keep} in {folder}."
 
     def draw(self, rng: random.Random) -> Params:
         kind = rng.choice(KINDS.split())
         return {"kind": kind, "keep": f"{nouns(rng, 1)[0]}.{kind}", "folder": rng.choice(PLACES)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Delete all {p['kind']} files but {p['keep']} in {p['folder']}."
 
     def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         folder = f"/{p['folder']}"
@@ -462,19 +388,3 @@ class MissingFile(Infeasible, FileFamily):
         if looked_through(s, "Files", notes):
             return f"There is no {p['name']}.", Fail()
         return s.scroll(s.find(kind="scrollbar", window="Files"), notes["way"], "Look further down.")
-
-
-FAMILIES = (
-    Open(),
-    NewFolder(),
-    Rename(),
-    Delete(),
-    MoveFile(),
-    CopyFile(),
-    Restore(),
-    Purge(),
-    Largest(),
-    SubFolder(),
-    CleanUp(),
-    MissingFile(),
-)

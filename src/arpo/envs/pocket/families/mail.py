@@ -45,6 +45,11 @@ def read(s: Screen, row: Control | None) -> Move | None:
     return (f"Click the mail from {row.label}.", Click(*row.centre)) if row and not is_selected(row) else None
 
 
+def reach(s: Screen, row: Control | None, notes: dict[str, str]) -> Move | None:
+    """Go to the inbox, bring a mail's row in sight and read it."""
+    return go(s) or seek(s, row, "Mail", notes) or read(s, row)
+
+
 def right_click(row: Control | None) -> Move | None:
     return (f"Right-click the mail from {row.label}.", Click(*row.centre, button="right")) if row else None
 
@@ -60,6 +65,15 @@ def write(s: Screen, to: str, subject: str, text: str) -> Move | None:
         or s.fill("Subject", subject)
         or s.fill("Text", text)
         or s.click("Send", kind="button", thought="Send the mail.")
+    )
+
+
+def send(s: Screen, p: Params, text: str) -> Move | None:
+    """Write a new mail to the person and with the subject that the instruction names."""
+    return (
+        write(s, p["to"], p["subject"], text)
+        or s.arrive("Mail")
+        or s.click("New", kind="button", window="Mail", thought="Write a new mail.")
     )
 
 
@@ -89,7 +103,6 @@ def ledger(mails: list[Letter], with_trash: bool = True) -> Counter[tuple[str, s
 class MailFamily(Family):
     """A mail that the instruction names by sender and subject, among others."""
 
-    domain = "mail"
     trash_counts: ClassVar[bool] = True  # whether the trash must be as the goal says, too
 
     def draw(self, rng: random.Random) -> Params:
@@ -132,85 +145,37 @@ class Star(MailFamily):
     """Star a mail by the button."""
 
     name = "mail-star"
-
-    def instruction(self, p: Params) -> str:
-        return f"Star the mail '{p['subject']}' from {p['sender']}."
+    asks = "Star the mail '{subject}' from {sender}."
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         self.find(mails, p).starred = True
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row = row_of(s, p)
-        return go(s) or seek(s, row, "Mail", notes) or read(s, row) or s.click("Star", kind="button")
+        return reach(s, row_of(s, p), notes) or s.click("Star", kind="button")
 
 
 class Delete(MailFamily):
     """Select a mail and press the Delete key."""
 
     name = "mail-delete"
+    asks = "Delete the mail '{subject}' from {sender}."
     trash_counts = False  # gone for good is deleted, too
-
-    def instruction(self, p: Params) -> str:
-        return f"Delete the mail '{p['subject']}' from {p['sender']}."
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         self.find(mails, p).folder = "Trash"
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row = row_of(s, p)
-        return go(s) or seek(s, row, "Mail", notes) or read(s, row) or s.keys("delete", thought="Press Delete.")
-
-
-class Archive(MailFamily):
-    """Drag a mail to the Archive."""
-
-    name = "mail-archive"
-
-    def instruction(self, p: Params) -> str:
-        return f"Archive the mail '{p['subject']}' from {p['sender']}."
-
-    def goal(self, mails: list[Letter], p: Params) -> None:
-        self.find(mails, p).folder = "Archive"
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row, archive = row_of(s, p), s.find("Archive", kind="row", window="Mail")
-        return go(s) or seek(s, row, "Mail", notes) or s.drag(row, archive, "Drag it to the Archive.")
-
-
-class MoveBack(MailFamily):
-    """Move a mail out of the trash, by its context menu."""
-
-    name = "mail-restore"
-
-    def instruction(self, p: Params) -> str:
-        return f"Move the mail '{p['subject']}' from the Trash to the Inbox."
-
-    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
-        return [add_message(desk, p["sender"], p["subject"], sentence(rng), folder="Trash", unread=False)]
-
-    def goal(self, mails: list[Letter], p: Params) -> None:
-        self.find(mails, p).folder = "Inbox"
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row = row_of(s, p)
-        return (
-            pick(s, f"{p['sender']} {p['subject']}", "Move to Inbox")
-            or go(s, "Trash")
-            or seek(s, row, "Mail", notes)
-            or right_click(row)
-        )
+        return reach(s, row_of(s, p), notes) or s.keys("delete", thought="Press Delete.")
 
 
 class Send(MailFamily):
     """Write a mail: three fields and a button."""
 
     name = "mail-send"
+    asks = "Send a mail to {to} with the subject '{subject}' and the text '{text}'."
 
     def draw(self, rng: random.Random) -> Params:
         return {"to": person(rng), "subject": nouns(rng, 1)[0], "text": sentence(rng)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Send a mail to {p['to']} with the subject '{p['subject']}' and the text '{p['text']}'."
 
     def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
         return []
@@ -219,34 +184,25 @@ class Send(MailFamily):
         mails.append(Letter(ME, p["to"], p["subject"], p["text"], "Sent"))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return (
-            write(s, p["to"], p["subject"], p["text"])
-            or s.arrive("Mail")
-            or s.click("New", kind="button", window="Mail", thought="Write a new mail.")
-        )
+        return send(s, p, p["text"])
 
 
 class Reply(MailFamily):
     """Answer a mail, by the keyboard."""
 
     name = "mail-reply"
+    asks = "Answer the mail '{subject}' from {sender} with '{text}'."
 
     def draw(self, rng: random.Random) -> Params:
         return {"sender": person(rng), "subject": new_subject(rng), "text": sentence(rng)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Answer the mail '{p['subject']}' from {p['sender']} with '{p['text']}'."
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["sender"], f"Re: {p['subject']}", p["text"], "Sent"))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row = row_of(s, p)
         return (
             write(s, p["sender"], f"Re: {p['subject']}", p["text"])
-            or go(s)
-            or seek(s, row, "Mail", notes)
-            or read(s, row)
+            or reach(s, row_of(s, p), notes)
             or s.keys("ctrl", "r", thought="Answer it.")
         )
 
@@ -255,13 +211,11 @@ class Forward(MailFamily):
     """Send a mail on to somebody else, by its context menu."""
 
     name = "mail-forward"
+    asks = "Forward the mail '{subject}' from {sender} to {to}."
 
     def draw(self, rng: random.Random) -> Params:
         sender = person(rng)
         return {"sender": sender, "subject": new_subject(rng), "to": person(rng, (sender,))}
-
-    def instruction(self, p: Params) -> str:
-        return f"Forward the mail '{p['subject']}' from {p['sender']} to {p['to']}."
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["to"], f"Fwd: {p['subject']}", self.find(mails, p).body, "Sent"))
@@ -279,50 +233,15 @@ class Forward(MailFamily):
         )
 
 
-class Attachment(MailFamily):
-    """Save the file that came with a mail."""
-
-    name = "mail-attachment"
-
-    def instruction(self, p: Params) -> str:
-        return f"Save the file in the mail '{p['subject']}' from {p['sender']}."
-
-    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
-        name, text = f"{nouns(rng, 1)[0]}.{rng.choice(['txt', 'csv'])}", sentence(rng)
-        if rng.random() < 0.3:  # a file of that name is there already
-            desk.files.write(f"/Downloads/{name}", sentence(rng))
-        desk.stores["downloads"] = [desk.files.read(f"/Downloads/{old}") for old in desk.files.names("/Downloads")]
-        return [add_message(desk, p["sender"], p["subject"], sentence(rng), (name, text))]
-
-    def goal(self, mails: list[Letter], p: Params) -> None:
-        """The mails stay as they are."""
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        texts = [file.text for path, file in desk.files.files.items() if path.startswith("/Downloads/")]
-        wanted = [*desk.stores["downloads"], self.find(desk.stores["mails"], p).content]
-        return Counter(texts) == Counter(wanted) and super().check(desk, p)
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row = row_of(s, p)
-        return (
-            go(s)
-            or seek(s, row, "Mail", notes)
-            or read(s, row)
-            or s.click("Save", kind="button", window="Mail", thought="Save the file.")
-        )
-
-
 class ArchiveAll(MailFamily):
     """Archive or delete all mails from one person, by the button."""
 
     name = "mail-cleanup"
+    asks = "{verb} all mails from {sender} in the Inbox."
     trash_counts = False
 
     def draw(self, rng: random.Random) -> Params:
         return {"sender": person(rng), "verb": rng.choice(["Archive", "Delete"])}
-
-    def instruction(self, p: Params) -> str:
-        return f"{p['verb']} all mails from {p['sender']} in the Inbox."
 
     def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
         return [add_message(desk, p["sender"], new_subject(rng), sentence(rng)) for _ in range(rng.randint(2, 3))]
@@ -335,7 +254,7 @@ class ArchiveAll(MailFamily):
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         rows = s.all(kind="row", label=p["sender"], window="Mail")
         row = next((row for row in rows if is_selected(row)), rows[0] if rows else None)
-        return go(s) or seek(s, row, "Mail", notes) or read(s, row) or s.click(p["verb"], kind="button", window="Mail")
+        return reach(s, row, notes) or s.click(p["verb"], kind="button", window="Mail")
 
 
 class MissingMail(Infeasible, MailFamily):
@@ -343,7 +262,7 @@ class MissingMail(Infeasible, MailFamily):
 
     name = "mail-missing"
     draw = Reply.draw
-    instruction = Reply.instruction
+    asks = Reply.asks
 
     def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
         return []
@@ -357,17 +276,3 @@ class MissingMail(Infeasible, MailFamily):
         if looked_through(s, "Mail", notes):
             return f"There is no mail '{p['subject']}' from {p['sender']}.", Fail()
         return s.scroll(s.find(kind="scrollbar", window="Mail"), notes["way"], "Look at the other mails.")
-
-
-FAMILIES = (
-    Star(),
-    Delete(),
-    Archive(),
-    MoveBack(),
-    Send(),
-    Reply(),
-    Forward(),
-    Attachment(),
-    ArchiveAll(),
-    MissingMail(),
-)

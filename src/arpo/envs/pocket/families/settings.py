@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import random
+from abc import abstractmethod
 from typing import Any
 
 from arpo.agent.actions import Drag, Fail
-from arpo.envs.pocket.apps.settings import CHECKS, CHOICES, DEFAULTS, SLIDERS, TABS, Settings, randomise
+from arpo.envs.pocket.apps.settings import CHECKS, CHOICES, DEFAULTS, SLIDERS, TABS, VALUES, Settings, randomise
 from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.draw import COLORS
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, open_perhaps
 from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import nouns
 
 SWITCHES = {label: (key, tab) for tab, keys in CHECKS.items() for key, label in keys.items()}
 LEVELS = {label: (key, tab) for key, (tab, label) in SLIDERS.items()}
 LISTS = {label: (key, tab, offered) for key, (tab, label, offered) in CHOICES.items()}
+DISABLED_BY = {"volume": "mute", **{key: "quiet" for key in CHECKS["Alerts"] if key != "quiet"}}
 MISSING = {
     "Language": "Arabic Finnish Hindi Irish Korean Latin Malay Thai Turkish Welsh".split(),
     "Time zone": "Athens Baku Dubai Havana Lagos Manila Mumbai Quito Seoul Vienna".split(),
@@ -36,11 +37,6 @@ def begin(desk: Desktop, rng: random.Random, **start: object) -> None:
     desk.stores["before"] = dict(desk.settings)
     if isinstance(app := open_perhaps(desk, rng, "Settings"), Settings):
         app.show(rng.choice(TABS))
-
-
-def only_changed(desk: Desktop, **wanted: object) -> bool:
-    """Whether these settings are as wanted and all others as they were."""
-    return desk.settings == {**desk.stores["before"], **wanted}
 
 
 # What the experts share: to look at a tab, to operate its controls, to take a foreign change back.
@@ -124,11 +120,27 @@ def go(s: Screen, notes: dict[str, str], tab: str, *targets: str) -> Move | None
     return s.arrive("Settings") or keep(s, notes, *targets) or to_tab(s, tab)
 
 
-class Toggle(Family):
+class SettingsFamily(Family):
+    """Settings that are to be changed, and no others."""
+
+    @abstractmethod
+    def wanted(self, p: Params) -> dict[str, Any]:
+        """What the instruction asks for, by the settings' keys."""
+
+    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+        wanted = self.wanted(p)
+        start: Params = {DISABLED_BY[key]: False for key in wanted if key in DISABLED_BY}
+        start.update({key: other_than(rng, VALUES[key], value) for key, value in wanted.items()})
+        begin(desk, rng, **start)
+
+    def check(self, desk: Desktop, p: Params) -> bool:
+        return desk.settings == {**desk.stores["before"], **self.wanted(p)}
+
+
+class Toggle(SettingsFamily):
     """Switch something on or off."""
 
     name = "settings-toggle"
-    domain = "settings"
 
     def draw(self, rng: random.Random) -> Params:
         return {"what": rng.choice(list(SWITCHES)), "on": rng.random() < 0.5}
@@ -136,39 +148,25 @@ class Toggle(Family):
     def instruction(self, p: Params) -> str:
         return f"Turn {'on' if p['on'] else 'off'} {p['what']}."
 
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        key = SWITCHES[p["what"]][0]
-        start = {key: not p["on"]}
-        if key.startswith("alert"):
-            start["quiet"] = False  # which would disable the others
-        begin(desk, rng, **start)
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return only_changed(desk, **{SWITCHES[p["what"]][0]: p["on"]})
+    def wanted(self, p: Params) -> dict[str, Any]:
+        return {SWITCHES[p["what"]][0]: p["on"]}
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         what, wanted = p["what"], "on" if p["on"] else "off"
         return go(s, notes, SWITCHES[what][1], what) or s.escape() or operate(s, what, wanted) or patrol(s)
 
 
-class Accent(Family):
+class Accent(SettingsFamily):
     """Two colours: radio buttons and a list."""
 
     name = "settings-colours"
-    domain = "settings"
+    asks = "Set the accent colour to {accent} and the Wallpaper to {wallpaper}."
 
     def draw(self, rng: random.Random) -> Params:
         return {"accent": rng.choice(list(COLORS)), "wallpaper": rng.choice(list(COLORS))}
 
-    def instruction(self, p: Params) -> str:
-        return f"Set the accent colour to {p['accent']} and the Wallpaper to {p['wallpaper']}."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        accent = other_than(rng, COLORS, p["accent"])
-        begin(desk, rng, accent=accent, wallpaper=other_than(rng, COLORS, p["wallpaper"]))
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return only_changed(desk, accent=p["accent"], wallpaper=p["wallpaper"])
+    def wanted(self, p: Params) -> dict[str, Any]:
+        return p
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return (
@@ -179,25 +177,18 @@ class Accent(Family):
         )
 
 
-class Dropdown(Family):
+class Dropdown(SettingsFamily):
     """Choose from a list."""
 
     name = "settings-dropdown"
-    domain = "settings"
+    asks = "Set the {what} to {value}."
 
     def draw(self, rng: random.Random) -> Params:
         what = rng.choice(list(LISTS))
         return {"what": what, "value": rng.choice(LISTS[what][2])}
 
-    def instruction(self, p: Params) -> str:
-        return f"Set the {p['what']} to {p['value']}."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        key, _, offered = LISTS[p["what"]]
-        begin(desk, rng, **{key: other_than(rng, offered, p["value"])})
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return only_changed(desk, **{LISTS[p["what"]][0]: p["value"]})
+    def wanted(self, p: Params) -> dict[str, Any]:
+        return {LISTS[p["what"]][0]: p["value"]}
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         what = p["what"]
@@ -210,70 +201,32 @@ class Dropdown(Family):
         )
 
 
-class Slider(Family):
+class Slider(SettingsFamily):
     """Drag a slider to a value."""
 
     name = "settings-slider"
-    domain = "settings"
+    asks = "Set the {what} to {level}."
 
     def draw(self, rng: random.Random) -> Params:
         return {"what": rng.choice(list(LEVELS)), "level": 10 * rng.randrange(11)}
 
-    def instruction(self, p: Params) -> str:
-        return f"Set the {p['what']} to {p['level']}."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        start = {LEVELS[p["what"]][0]: other_than(rng, range(0, 101, 10), p["level"]), "mute": False}
-        begin(desk, rng, **start)
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return only_changed(desk, **{LEVELS[p["what"]][0]: p["level"]})
+    def wanted(self, p: Params) -> dict[str, Any]:
+        return {LEVELS[p["what"]][0]: p["level"]}
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         what = p["what"]
         return go(s, notes, LEVELS[what][1], what) or s.escape() or operate(s, what, str(p["level"])) or patrol(s)
 
 
-class ComputerName(Family):
-    """Type a name and apply it."""
-
-    name = "settings-name"
-    domain = "settings"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}{rng.randrange(1, 10)}"}
-
-    def instruction(self, p: Params) -> str:
-        return f"Change the PC name to {p['name']}."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, name=f"{nouns(rng, 1)[0]}0")
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return only_changed(desk, name=p["name"])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return (
-            go(s, notes, "System")
-            or s.escape()
-            or s.fill("PC name", p["name"])
-            or s.click("Apply", kind="button")
-            or patrol(s)
-        )
-
-
 class Reset(Family):
     """Reset everything, which a dialog asks about, then choose two things anew."""
 
     name = "settings-reset"
-    domain = "settings"
+    asks = "Reset all settings. Then set the Language to {language} and the Time zone to {zone}."
 
     def draw(self, rng: random.Random) -> Params:
         keys = {"Language": "language", "Time zone": "zone"}
         return {key: other_than(rng, LISTS[label][2], DEFAULTS[key]) for label, key in keys.items()}
-
-    def instruction(self, p: Params) -> str:
-        return f"Reset all settings. Then set the Language to {p['language']} and the Time zone to {p['zone']}."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng, volume=rng.choice([0, 10, 90, 100]))
@@ -294,11 +247,10 @@ class Reset(Family):
         return s.escape() or s.click("Reset all", kind="button")
 
 
-class Many(Family):
+class Many(SettingsFamily):
     """A switch, a slider and a list, on one to three tabs."""
 
     name = "settings-many"
-    domain = "settings"
 
     def draw(self, rng: random.Random) -> Params:
         switches = [label for label in SWITCHES if label not in ("Mute", "Do not disturb")]  # they disable others
@@ -316,22 +268,9 @@ class Many(Family):
         switch = f"Turn {'on' if p['on'] else 'off'} {p['switch']}"
         return f"{switch}, set the {p['slider']} to {p['level']} and the {p['list']} to {p['value']}."
 
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        key, _, offered = LISTS[p["list"]]
-        start = {
-            SWITCHES[p["switch"]][0]: not p["on"],
-            LEVELS[p["slider"]][0]: other_than(rng, range(0, 101, 10), p["level"]),
-            key: other_than(rng, offered, p["value"]),
-        }
-        begin(desk, rng, **start, mute=False, quiet=False)
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        wanted = {
-            SWITCHES[p["switch"]][0]: p["on"],
-            LEVELS[p["slider"]][0]: p["level"],
-            LISTS[p["list"]][0]: p["value"],
-        }
-        return only_changed(desk, **wanted)
+    def wanted(self, p: Params) -> dict[str, Any]:
+        keys = (SWITCHES[p["switch"]][0], LEVELS[p["slider"]][0], LISTS[p["list"]][0])
+        return dict(zip(keys, (p["on"], p["level"], p["value"]), strict=True))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         goals = {
@@ -359,14 +298,11 @@ class Missing(Infeasible):
     """Choose what the list does not offer."""
 
     name = "settings-missing"
-    domain = "settings"
+    asks = "Set the {what} to {value}."
 
     def draw(self, rng: random.Random) -> Params:
         what = rng.choice(list(MISSING))
         return {"what": what, "value": rng.choice(MISSING[what])}
-
-    def instruction(self, p: Params) -> str:
-        return f"Set the {p['what']} to {p['value']}."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         begin(desk, rng)
@@ -376,6 +312,3 @@ class Missing(Infeasible):
         if s.find(kind="menuitem", window=what):
             return f"There is no {p['value']} in the list.", Fail()
         return s.arrive("Settings") or to_tab(s, LISTS[what][1]) or s.click(what, kind="dropdown")
-
-
-FAMILIES = (Toggle(), Accent(), Dropdown(), Slider(), ComputerName(), Reset(), Many(), Missing())

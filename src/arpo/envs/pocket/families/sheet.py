@@ -7,68 +7,36 @@ from __future__ import annotations
 
 import random
 
-from arpo.agent.actions import Click, Fail
+from arpo.agent.actions import Fail
 from arpo.envs.pocket.apps.formulas import COLUMNS, Grid, cell_place, evaluate, number
-from arpo.envs.pocket.apps.sheet import UNTITLED, Sheet
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import DOCUMENTS, Family, Infeasible, Params, add_files, hide, open_perhaps
-from arpo.envs.pocket.families.tables import (
-    HEADINGS,
-    bar,
-    begin,
-    cell,
-    cells,
-    choose,
-    file_name,
-    last_row,
-    leave_bar,
-    letter_of,
-    menu,
-    noted,
-    open_sheet,
-    padded,
-    pick,
-    put,
-    row_of,
-    save_by_key,
-    save_by_menu,
-    saved,
-    start_of,
-    steady,
-    table,
-    to_documents,
-    undo,
-    write,
-)
+from arpo.envs.pocket.families import tables
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, hide
 from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import PEOPLE, nouns
 
 
 class SetCell(Family):
     """Put a value into a cell."""
 
     name = "sheet-set"
-    domain = "sheet"
+    asks = "Put {value} into cell {cell} of {file} and save it."
 
     def draw(self, rng: random.Random) -> Params:
         cell = f"{rng.choice('BCDE')}{rng.randrange(2, 8)}"
-        return {"file": file_name(rng), "cell": cell, "value": str(rng.randrange(100, 1000))}
-
-    def instruction(self, p: Params) -> str:
-        return f"Put {p['value']} into cell {p['cell']} of {p['file']} and save it."
+        return {"file": tables.file_name(rng), "cell": cell, "value": str(rng.randrange(100, 1000))}
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, p["file"], table(rng))
+        tables.begin(desk, rng, p["file"], tables.table(rng))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return saved(desk, p["file"]) == put(start_of(desk), p["cell"], p["value"])
+        return tables.saved(desk, p["file"]) == tables.put(tables.start_of(desk), p["cell"], p["value"])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
         return (
-            open_sheet(s, notes, p["file"])
-            or steady(s, notes, p["cell"])
-            or write(s, p["cell"], p["value"])
-            or save_by_key(s)
+            tables.open_sheet(s, notes, p["file"])
+            or tables.steady(s, notes, p["cell"])
+            or tables.write(s, p["cell"], p["value"])
+            or tables.save_by_key(s)
         )
 
 
@@ -76,38 +44,35 @@ class Formula(Family):
     """A formula over a column."""
 
     name = "sheet-formula"
-    domain = "sheet"
+    asks = "Put a formula with the {function} of the numbers in column {column} into cell {cell} of {file} and save it."
 
     def draw(self, rng: random.Random) -> Params:
         function, column = rng.choice(["SUM", "AVG", "MIN", "MAX"]), rng.choice("BC")
-        return {"file": file_name(rng), "function": function, "column": column, "cell": f"E{rng.randrange(1, 8)}"}
-
-    def instruction(self, p: Params) -> str:
-        what = f"formula with the {p['function']} of the numbers in column {p['column']}"
-        return f"Put a {what} into cell {p['cell']} of {p['file']} and save it."
+        file, cell = tables.file_name(rng), f"E{rng.randrange(1, 8)}"
+        return {"file": file, "function": function, "column": column, "cell": cell}
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, p["file"], table(rng))
+        tables.begin(desk, rng, p["file"], tables.table(rng))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        found = saved(desk, p["file"])
+        found = tables.saved(desk, p["file"])
         if found is None:
             return False
         row, column = cell_place(p["cell"])
         text = found[row][column]
-        if not text.startswith("=") or found != put(start_of(desk), p["cell"], text):
+        if not text.startswith("=") or found != tables.put(tables.start_of(desk), p["cell"], text):
             return False
         # A formula, not a number in disguise: it must hold for other numbers in the column, too, with the largest of
         # them now at the end and now at the beginning.
-        return all(_right(start_of(desk), p, text, change) for change in (0, 100, -100))
+        return all(_right(tables.start_of(desk), p, text, change) for change in (0, 100, -100))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := open_sheet(s, notes, p["file"]) or steady(s, notes, p["cell"]):
+        if move := tables.open_sheet(s, notes, p["file"]) or tables.steady(s, notes, p["cell"]):
             return move
-        formula = f"={p['function']}({p['column']}2:{p['column']}{last_row(notes)})"
+        formula = f"={p['function']}({p['column']}2:{p['column']}{tables.last_row(notes)})"
         row, column = cell_place(p["cell"])
-        shown = evaluate(put(padded(noted(notes)), p["cell"], formula))[row][column]
-        return write(s, p["cell"], formula, shown) or save_by_menu(s, notes)
+        shown = evaluate(tables.put(tables.padded(tables.noted(notes)), p["cell"], formula))[row][column]
+        return tables.write(s, p["cell"], formula, shown) or tables.save_by_menu(s, notes)
 
 
 def _right(table: Grid, p: Params, formula: str, change: int) -> bool:
@@ -116,8 +81,8 @@ def _right(table: Grid, p: Params, formula: str, change: int) -> bool:
     for r, row in enumerate(table[1:]):
         if row[column]:
             row[column] = str(int(row[column]) + change * r)
-    first = put([list(row) for row in table], p["cell"], formula)
-    reference = put([list(row) for row in table], p["cell"], f"={p['function']}({p['column']}2:{p['column']}12)")
+    first = tables.put([list(row) for row in table], p["cell"], formula)
+    reference = tables.put([list(row) for row in table], p["cell"], f"={p['function']}({p['column']}2:{p['column']}12)")
     at, letter = cell_place(p["cell"])
     return evaluate(first)[at][letter] == evaluate(reference)[at][letter]
 
@@ -126,39 +91,38 @@ class Sort(Family):
     """Sort by a column."""
 
     name = "sheet-sort"
-    domain = "sheet"
 
     def draw(self, rng: random.Random) -> Params:
-        return {"file": file_name(rng), "column": rng.choice("ABC"), "down": rng.random() < 0.5}
+        return {"file": tables.file_name(rng), "column": rng.choice("ABC"), "down": rng.random() < 0.5}
 
     def instruction(self, p: Params) -> str:
         return f"Sort {p['file']} by column {p['column']}, {'down' if p['down'] else 'up'}, and save it."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        rows = table(rng)
+        rows = tables.table(rng)
         while _sorted(rows, p) == rows:
-            rows = table(rng)
-        begin(desk, rng, p["file"], rows)
+            rows = tables.table(rng)
+        tables.begin(desk, rng, p["file"], rows)
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        used = [row for row in start_of(desk) if any(row)]
-        return saved(desk, p["file"]) == padded(_sorted(used, p))
+        used = [row for row in tables.start_of(desk) if any(row)]
+        return tables.saved(desk, p["file"]) == tables.padded(_sorted(used, p))
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := open_sheet(s, notes, p["file"]):
+        if move := tables.open_sheet(s, notes, p["file"]):
             return move
-        if "A1" not in notes and (move := steady(s, notes)):
+        if "A1" not in notes and (move := tables.steady(s, notes)):
             return move
-        before, shown = noted(notes), noted(cells(s))
+        before, shown = tables.noted(notes), tables.noted(tables.cells(s))
         if shown == _sorted(before, p):
-            return leave_bar(s) or save_by_menu(s, notes)
+            return tables.leave_bar(s) or tables.save_by_menu(s, notes)
         if shown != before:
-            return undo(s)
+            return tables.undo(s)
         column = p["column"]
         picked = next((c.label for c in s.all(kind="cell", window=s.front) if "selected" in c.state), "")
         if not picked.startswith(column):
-            return leave_bar(s) or pick(s, f"{column}2")
-        return leave_bar(s) or menu(s, notes, "Data", f"Sort {column} {'down' if p['down'] else 'up'}")
+            return tables.leave_bar(s) or tables.pick(s, f"{column}2")
+        return tables.leave_bar(s) or tables.menu(s, notes, "Data", f"Sort {column} {'down' if p['down'] else 'up'}")
 
 
 def _sorted(rows: Grid, p: Params) -> Grid:
@@ -170,234 +134,85 @@ def _sorted(rows: Grid, p: Params) -> Grid:
     return [rows[0], *sorted(rows[1:], key=key, reverse=p["down"])]
 
 
-class Fix(Family):
-    """Change a value that is found by a name and a heading."""
-
-    name = "sheet-fix"
-    domain = "sheet"
-
-    def draw(self, rng: random.Random) -> Params:
-        heading, person = rng.choice(HEADINGS), rng.choice(PEOPLE)
-        return {"file": file_name(rng), "name": person, "heading": heading, "value": str(rng.randrange(100, 1000))}
-
-    def instruction(self, p: Params) -> str:
-        return f"Change the {p['heading']} of {p['name']} to {p['value']} in {p['file']} and save it."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, p["file"], table(rng, (p["heading"],), (p["name"],)))
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        before = start_of(desk)
-        row = next(r for r in before if r[0] == p["name"])
-        row[before[0].index(p["heading"])] = p["value"]
-        return saved(desk, p["file"]) == before
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := open_sheet(s, notes, p["file"]):
-            return move
-        row, letter = row_of(s, p["name"]), letter_of(s, p["heading"])
-        if row is None or letter is None:
-            return undo(s)
-        name = f"{letter}{row}"
-        if move := steady(s, notes, name):
-            return move
-        target, editing = cell(s, name), bar(s)
-        if not target or not editing:
-            return s.escape()
-        if target.value == p["value"]:
-            return leave_bar(s) or save_by_menu(s, notes)
-        if "selected" not in target.state or "focused" not in editing.state:
-            return f"Edit cell {name}.", Click(*target.centre, count=2)
-        return s.fill("Cell", p["value"], window=s.front) or s.keys("enter", thought="Press Enter.")
-
-
 class Largest(Family):
     """Read a column, find the largest or smallest number, write down whose it is."""
 
     name = "sheet-largest"
-    domain = "sheet"
 
     def draw(self, rng: random.Random) -> Params:
-        return {"file": file_name(rng), "heading": rng.choice(HEADINGS), "largest": rng.random() < 0.5}
+        return {"file": tables.file_name(rng), "heading": rng.choice(tables.HEADINGS), "largest": rng.random() < 0.5}
 
     def instruction(self, p: Params) -> str:
         which = "largest" if p["largest"] else "smallest"
         return f"Write the name with the {which} {p['heading']} into cell E1 of {p['file']} and save it."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        rows = table(rng, (p["heading"],))
-        begin(desk, rng, p["file"], rows)
+        tables.begin(desk, rng, p["file"], tables.table(rng, (p["heading"],)))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        before = start_of(desk)
+        before = tables.start_of(desk)
         column = before[0].index(p["heading"])
-        pick = max if p["largest"] else min
-        row = pick((row for row in before[1:] if row[0]), key=lambda row: int(row[column]))
-        return saved(desk, p["file"]) == put(before, "E1", row[0])
+        extreme = max if p["largest"] else min
+        row = extreme((row for row in before[1:] if row[0]), key=lambda row: int(row[column]))
+        return tables.saved(desk, p["file"]) == tables.put(before, "E1", row[0])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := open_sheet(s, notes, p["file"]) or steady(s, notes, "E1"):
+        if move := tables.open_sheet(s, notes, p["file"]) or tables.steady(s, notes, "E1"):
             return move
-        letter = letter_of(s, p["heading"])
-        numbers = {row: int(notes[f"{letter}{row}"]) for row in range(2, last_row(notes) + 1)}
-        pick = max if p["largest"] else min
-        return write(s, "E1", notes[f"A{pick(numbers, key=numbers.__getitem__)}"]) or save_by_key(s)
-
-
-class DeleteRow(Family):
-    """Delete the row of a name."""
-
-    name = "sheet-delete"
-    domain = "sheet"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"file": file_name(rng), "name": rng.choice(PEOPLE)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Delete the row of {p['name']} in {p['file']} and save it."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, p["file"], table(rng, people=(p["name"],)))
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        rows = [row for row in start_of(desk) if row[0] not in ("", p["name"])]
-        return saved(desk, p["file"]) == padded(rows)
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := open_sheet(s, notes, p["file"]):
-            return move
-        if "A1" not in notes and (move := steady(s, notes)):
-            return move
-        before, shown = noted(notes), noted(cells(s))
-        after = [row for row in before if row[0] != p["name"]]
-        if shown == after:
-            return leave_bar(s) or save_by_key(s)
-        row = row_of(s, p["name"])
-        if shown != before or row is None:
-            return undo(s)
-        picked = next((c.label for c in s.all(kind="cell", window=s.front) if "selected" in c.state), "")
-        if picked[1:] != str(row):
-            return leave_bar(s) or pick(s, f"A{row}")
-        return menu(s, notes, "Edit", "Delete row")
+        letter = tables.letter_of(s, p["heading"])
+        numbers = {row: int(notes[f"{letter}{row}"]) for row in range(2, tables.last_row(notes) + 1)}
+        extreme = max if p["largest"] else min
+        name = notes[f"A{extreme(numbers, key=numbers.__getitem__)}"]
+        return tables.write(s, "E1", name) or tables.save_by_key(s)
 
 
 class CopyCell(Family):
     """Copy one cell to another with the keyboard."""
 
     name = "sheet-copy"
-    domain = "sheet"
+    asks = "Copy cell {from} to cell {to} in {file} and save it."
 
     def draw(self, rng: random.Random) -> Params:
-        return {
-            "file": file_name(rng),
-            "from": f"{rng.choice('BC')}{rng.randrange(2, 6)}",
-            "to": f"E{rng.randrange(1, 8)}",
-        }
-
-    def instruction(self, p: Params) -> str:
-        return f"Copy cell {p['from']} to cell {p['to']} in {p['file']} and save it."
+        file, source = tables.file_name(rng), f"{rng.choice('BC')}{rng.randrange(2, 6)}"
+        return {"file": file, "from": source, "to": f"E{rng.randrange(1, 8)}"}
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, p["file"], table(rng))
+        tables.begin(desk, rng, p["file"], tables.table(rng))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        before = start_of(desk)
+        before = tables.start_of(desk)
         row, column = cell_place(p["from"])
-        return saved(desk, p["file"]) == put(before, p["to"], before[row][column])
+        return tables.saved(desk, p["file"]) == tables.put(before, p["to"], before[row][column])
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := open_sheet(s, notes, p["file"]) or steady(s, notes, p["to"]) or leave_bar(s):
+        if move := tables.open_sheet(s, notes, p["file"]) or tables.steady(s, notes, p["to"]) or tables.leave_bar(s):
             return move
-        source, target = cell(s, p["from"]), cell(s, p["to"])
+        source, target = tables.cell(s, p["from"]), tables.cell(s, p["to"])
         if not source or not target:
             return s.escape()
         if target.value == source.value:
-            return save_by_key(s)
+            return tables.save_by_key(s)
         if notes.get("copied") == "yes":
-            if move := pick(s, p["to"]):
+            if move := tables.pick(s, p["to"]):
                 return move
             notes["copied"] = ""  # should the paste bring something else, copy again
             return s.keys("ctrl", "v", thought="Paste it.")
-        if move := pick(s, p["from"]):
+        if move := tables.pick(s, p["from"]):
             return move
         notes["copied"] = "yes"
         return s.keys("ctrl", "c", thought="Copy it.")
 
 
-class NewTable(Family):
-    """A new table of two cells, saved under a name."""
-
-    name = "sheet-new"
-    domain = "sheet"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"file": file_name(rng), "first": nouns(rng, 1)[0], "second": str(rng.randrange(10, 100))}
-
-    def instruction(self, p: Params) -> str:
-        cells = f"put {p['first']} into A1 and {p['second']} into B1"
-        return f"In a new Sheet, {cells}. Save it as {p['file']} in Documents."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(p["file"],))
-        app = open_perhaps(desk, rng, "Sheet")
-        if isinstance(app, Sheet):
-            app.pick(rng.randrange(7), rng.randrange(len(COLUMNS)))
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return saved(desk, p["file"]) == padded([[p["first"], p["second"]]])
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        title = p["file"] if s.is_front(p["file"]) else UNTITLED
-        if s.menu_open:
-            return choose(s, notes, "Documents" if s.dialog else "" if s.is_front(title) else "Sheet")
-        if s.dialog == "Save as":
-            return to_documents(s) or s.fill("Name", p["file"]) or s.click("Save", kind="button")
-        if s.dialog == "Replace file":
-            return s.click("Replace", kind="button")
-        if not s.is_front(title):
-            return s.escape() or s.switch(UNTITLED) or s.app("Sheet")
-        if not cell(s, "A1"):
-            return s.scroll(s.find(kind="cell", window=s.front), "up")
-        wanted = {"A1": p["first"], "B1": p["second"]}
-        wrong = [name for name, value in cells(s).items() if value != wanted.get(name, "")]
-        extra = next((name for name in wrong if name not in wanted), "")
-        if extra:
-            return leave_bar(s) or pick(s, extra) or s.keys("delete", thought="Clear it.")
-        if wrong:
-            text = f"{p['first']}\t{p['second']}\n"
-            return leave_bar(s) or pick(s, "A1") or s.type(text, f"Type {p['first']} and {p['second']}.")
-        return leave_bar(s) or menu(s, notes, "File", "Save as")
-
-
-class MissingName(Infeasible):
-    """Change a value of somebody who is not in the table."""
+class MissingColumn(Infeasible):
+    """Look for the largest number of a column that the table does not have."""
 
     name = "sheet-missing"
-    domain = "sheet"
-
-    def draw(self, rng: random.Random) -> Params:
-        heading, person = rng.choice(HEADINGS), rng.choice(PEOPLE)
-        return {"file": file_name(rng), "name": person, "heading": heading, "value": str(rng.randrange(100, 1000))}
-
-    def instruction(self, p: Params) -> str:
-        return f"Change the {p['heading']} of {p['name']} to {p['value']} in {p['file']} and save it."
+    draw = Largest.draw
+    instruction = Largest.instruction
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng, p["file"], table(rng, (p["heading"],), avoid=p["name"]))
+        tables.begin(desk, rng, p["file"], tables.table(rng, avoid=p["heading"]))
         hide(desk, "Sheet")
 
     def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return open_sheet(s, notes, p["file"]) or (f"{p['name']} is not in the table.", Fail())
-
-
-FAMILIES = (
-    SetCell(),
-    Formula(),
-    Sort(),
-    Fix(),
-    Largest(),
-    DeleteRow(),
-    CopyCell(),
-    NewTable(),
-    MissingName(),
-)
+        return tables.open_sheet(s, notes, p["file"]) or (f"The table has no {p['heading']}.", Fail())

@@ -31,13 +31,10 @@ class OpenApp(Family):
     """Start an application: its icon, or the menu where a window covers it."""
 
     name = "shell-open"
-    domain = "shell"
+    asks = "{verb} the {app} app."
 
     def draw(self, rng: random.Random) -> Params:
         return {"app": rng.choice(ALL), "verb": rng.choice(["Open", "Start"])}
-
-    def instruction(self, p: Params) -> str:
-        return f"{p['verb']} the {p['app']} app."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         open_apps(desk, rng, others(rng, 0, 2, p["app"]))
@@ -53,13 +50,10 @@ class CloseWindow(Family):
     """Close one of several windows and leave the others open."""
 
     name = "shell-close"
-    domain = "shell"
+    asks = "Close the {app} window."
 
     def draw(self, rng: random.Random) -> Params:
         return {"app": rng.choice(TITLED), "others": rng.randint(1, 3)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Close the {p['app']} window."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         desk.stores["keep"] = others(rng, p["others"], p["others"], p["app"])
@@ -80,13 +74,10 @@ class Minimise(Family):
     """Put one window out of the way without closing it."""
 
     name = "shell-minimise"
-    domain = "shell"
+    asks = "Minimise the {app} window."
 
     def draw(self, rng: random.Random) -> Params:
         return {"app": rng.choice(TITLED), "others": rng.randint(0, 3)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Minimise the {p['app']} window."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         open_apps(desk, rng, [p["app"], *others(rng, p["others"], p["others"], p["app"])])
@@ -104,45 +95,14 @@ class Minimise(Family):
         )
 
 
-class Restore(Family):
-    """Bring back a window that is minimised and leave the others open."""
-
-    name = "shell-restore"
-    domain = "shell"
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"app": rng.choice(TITLED), "hidden": rng.randint(0, 2)}
-
-    def instruction(self, p: Params) -> str:
-        return f"Bring the {p['app']} window to the front."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        rest = others(rng, max(1, p["hidden"]), 3, p["app"])
-        open_apps(desk, rng, [p["app"], *rest])
-        for name in (p["app"], *rest[: p["hidden"]]):
-            window = desk.window_of(name)
-            assert window is not None
-            desk.minimise(window)
-        desk.stores["open"] = len(desk.windows)
-
-    def check(self, desk: Desktop, p: Params) -> bool:
-        return desk.active is not None and desk.active.app.name == p["app"] and len(desk.windows) >= desk.stores["open"]
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return s.escape() or s.switch(p["app"])
-
-
 class MoveWindow(Family):
     """Drag a window by its title to an edge of the screen."""
 
     name = "shell-move"
-    domain = "shell"
+    asks = "Move the {app} window to the {side} edge of the screen."
 
     def draw(self, rng: random.Random) -> Params:
         return {"app": rng.choice(TITLED), "side": rng.choice(["left", "right", "top", "bottom"])}
-
-    def instruction(self, p: Params) -> str:
-        return f"Move the {p['app']} window to the {p['side']} edge of the screen."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         open_apps(desk, rng, others(rng, 0, 1, p["app"]))
@@ -182,13 +142,13 @@ class CloseAll(Family):
     """Close every window; an editor with unsaved work asks, and the changes may go."""
 
     name = "shell-closeall"
-    domain = "shell"
 
     def draw(self, rng: random.Random) -> Params:
-        return {"windows": rng.randint(2, 5), "unsaved": rng.random() < 0.6}
+        what = rng.choice(["all windows", "every window"])
+        return {"windows": rng.randint(2, 5), "unsaved": rng.random() < 0.6, "what": what}
 
     def instruction(self, p: Params) -> str:
-        return "Close all windows. Discard unsaved changes." if p["unsaved"] else "Close all windows."
+        return f"Close {p['what']}." + " Discard unsaved changes." * p["unsaved"]
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         open_apps(desk, rng, others(rng, p["windows"] - p["unsaved"], p["windows"] - p["unsaved"]))
@@ -214,16 +174,13 @@ class MissingApp(Infeasible):
     """An application that this machine does not have: the menu shows it."""
 
     name = "shell-missing"
-    domain = "shell"
+    asks = "{verb} the {app} app."
 
     def draw(self, rng: random.Random) -> Params:
         return {
             "app": rng.choice(["Camera", "Music", "Maps", "Chess", "Phone", "Paint", "Radio", "Weather"]),
             "verb": rng.choice(["Open", "Start"]),
         }
-
-    def instruction(self, p: Params) -> str:
-        return f"{p['verb']} the {p['app']} app."
 
     def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
         open_apps(desk, rng, others(rng, 0, 2))
@@ -232,6 +189,3 @@ class MissingApp(Infeasible):
         if s.menu_open and s.find("Settings", kind="menuitem", window="Menu"):
             return f"There is no {p['app']}.", Fail()
         return s.escape() or s.click("Menu", kind="launcher", thought="Look in the menu.")
-
-
-FAMILIES = (OpenApp(), CloseWindow(), Minimise(), Restore(), MoveWindow(), CloseAll(), MissingApp())

@@ -8,7 +8,7 @@ from arpo.agent.actions import Click
 from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_place
 from arpo.envs.pocket.apps.sheet import UNTITLED, Sheet, from_csv, to_csv
 from arpo.envs.pocket.controls import Control
-from arpo.envs.pocket.desktop import App, Desktop
+from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import DOCUMENTS, add_files, open_perhaps, others_kept, place
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.vfs import FileProblem
@@ -21,38 +21,22 @@ def file_name(rng: random.Random) -> str:
     return f"{nouns(rng, 1)[0]}.csv"
 
 
-def table(rng: random.Random, headings: tuple[str, ...] = (), people: tuple[str, ...] = (), avoid: str = "") -> Grid:
-    """Names and two or three columns of numbers, no number twice in a column, in no order."""
-    others = rng.sample([h for h in HEADINGS if h not in headings], rng.randrange(2, 4) - len(headings))
+def table(rng: random.Random, headings: tuple[str, ...] = (), avoid: str = "") -> Grid:
+    """Names and two or three columns of numbers, none twice in a column, in no order; no heading is `avoid`."""
+    others = rng.sample([h for h in HEADINGS if h not in (*headings, avoid)], rng.randrange(2, 4) - len(headings))
     columns = [*headings, *others]
     rng.shuffle(columns)
-    count = rng.randrange(4, 7) - len(people)
-    names = [*people, *rng.sample([name for name in PEOPLE if name not in (*people, avoid)], count)]
-    rng.shuffle(names)
+    names = rng.sample(PEOPLE, rng.randrange(4, 7))
     numbers = [[str(n) for n in rng.sample(range(10, 100), len(names))] for _ in columns]
     return [["Name", *columns], *([name, *row] for name, row in zip(names, zip(*numbers, strict=True), strict=True))]
 
 
-def begin(desk: Desktop, rng: random.Random, file: str, rows: Grid) -> None:
-    """The table in its file; the file open or not, with any cell picked."""
-    _put_file(desk, rng, file, rows)
-    _show(open_perhaps(desk, rng, "Sheet"), rng, file)
-
-
-def begin_open(desk: Desktop, rng: random.Random, file: str, rows: Grid) -> None:
-    """The table in its file, and the file open."""
-    _put_file(desk, rng, file, rows)
-    _show(place(desk, rng, "Sheet"), rng, file)
-
-
-def _put_file(desk: Desktop, rng: random.Random, file: str, rows: Grid) -> None:
-    """Among others, and remembered for the check."""
+def begin(desk: Desktop, rng: random.Random, file: str, rows: Grid, always_open: bool = False) -> None:
+    """The table in a file among others, remembered for the check; the file open or not, with any cell picked."""
     add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(file,))
     desk.files.write(f"{DOCUMENTS}/{file}", to_csv(rows))
     desk.stores["before"] = padded(rows)
-
-
-def _show(app: App | None, rng: random.Random, file: str) -> None:
+    app = place(desk, rng, "Sheet") if always_open else open_perhaps(desk, rng, "Sheet")
     if isinstance(app, Sheet):
         app.open_path(f"{DOCUMENTS}/{file}")
         app.pick(rng.randrange(7), rng.randrange(len(COLUMNS)))
@@ -186,11 +170,6 @@ def save_by_key(s: Screen) -> Move:
 
 def save_by_menu(s: Screen, notes: dict[str, str]) -> Move | None:
     return menu(s, notes, "File", "Save")
-
-
-def row_of(s: Screen, name: str) -> int | None:
-    """The number of the row whose first cell is this."""
-    return next((r for r in range(1, ROWS + 1) if cells(s).get(f"A{r}") == name), None)
 
 
 def letter_of(s: Screen, heading: str) -> str | None:
