@@ -19,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from arpo.agent.coordinates import FACTOR, smart_resize
+from arpo.engines.qwen import norm
 from arpo.envs.images import Pixels
 
 PATCH = 14
@@ -110,9 +111,9 @@ def encode(tower: Any, images: Tensor) -> Tensor:
     cos, sin = torch.cat([g.angles, g.angles], dim=-1).cos(), torch.cat([g.angles, g.angles], dim=-1).sin()
     for i, block in enumerate(tower.blocks):
         parts = ((1, x.shape[1]),) if i in config.fullatt_block_indexes else g.windows
-        x = x + _attention(block.attn, block.norm1(x), heads, cos, sin, parts)
-        x = x + block.mlp(block.norm2(x))
-    merged: Tensor = tower.merger(x.reshape(-1, x.shape[-1])).view(batch, g.tokens, -1)
+        x = x + _attention(block.attn, norm(block.norm1, x), heads, cos, sin, parts)
+        x = x + block.mlp(norm(block.norm2, x))
+    merged: Tensor = tower.merger.mlp(norm(tower.merger.ln_q, x).view(batch, g.tokens, -1))
     return merged[:, g.back]
 
 
@@ -121,8 +122,8 @@ def _attention(
 ) -> Tensor:
     """Attention inside each window; `parts` says how many windows of which length follow each other."""
     batch, length, width = x.shape
-    q, k, v = attn.qkv(x).view(batch, length, 3, heads, width // heads).unbind(2)
-    q, k = _rotate(q, cos, sin), _rotate(k, cos, sin)
+    qkv = attn.qkv(x).view(batch, length, 3, heads, width // heads)
+    (q, k), v = _rotate(qkv[:, :, :2], cos, sin).unbind(2), qkv[:, :, 2]
     done, start = [], 0
     for count, size in parts:
         piece = slice(start, start + count * size)
@@ -134,8 +135,8 @@ def _attention(
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary positions, in single precision as the reference does."""
+    """Rotary positions of queries and keys together, in single precision as the reference does."""
     wide = x.float()
     first, second = wide.chunk(2, dim=-1)
     turned = torch.cat([-second, first], dim=-1)
-    return (wide * cos[:, None] + turned * sin[:, None]).to(x.dtype)
+    return (wide * cos[:, None, None] + turned * sin[:, None, None]).to(x.dtype)

@@ -25,6 +25,10 @@ from torch import Tensor
 
 from arpo.agent.coordinates import FACTOR, smart_resize
 
+# cuDNN's attention works out a plan for each new shape, which takes a tenth of a second; here almost every batch and
+# every prompt has a new one.
+torch.backends.cuda.enable_cudnn_sdp(False)
+
 Model: TypeAlias = Any
 """A `Qwen2_5_VLForConditionalGeneration`: transformers does not type its modules."""
 
@@ -108,14 +112,18 @@ def run_layers(model: Model, x: Tensor, factors: Rope, attend: Attend) -> Tensor
     heads, kv_heads = text.num_attention_heads, text.num_key_value_heads
     dim = text.hidden_size // heads
     for i, layer in enumerate(model.model.language_model.layers):
-        attention, h = layer.self_attn, layer.input_layernorm(x)
+        attention, h = layer.self_attn, norm(layer.input_layernorm, x)
         q = _rotate(attention.q_proj(h).unflatten(-1, (heads, dim)), factors)
         k = _rotate(attention.k_proj(h).unflatten(-1, (kv_heads, dim)), factors)
         v = attention.v_proj(h).unflatten(-1, (kv_heads, dim))
         x = x + attention.o_proj(attend(i, q, k, v).flatten(-2))
-        x = x + layer.mlp(layer.post_attention_layernorm(x))
-    hidden: Tensor = model.model.language_model.norm(x)
-    return hidden
+        x = x + layer.mlp(norm(layer.post_attention_layernorm, x))
+    return norm(model.model.language_model.norm, x)
+
+
+def norm(layer: Any, x: Tensor) -> Tensor:
+    """The reference's RMS norm, to the bit, as one operation."""
+    return F.rms_norm(x, x.shape[-1:], layer.weight.to(x.dtype), layer.variance_epsilon)
 
 
 def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

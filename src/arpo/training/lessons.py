@@ -9,14 +9,18 @@ Two kinds of lesson, each one sequence in the dialect's own conversation form:
 Beside both, each visual token has a target of its own: the word and the kind of control centred in each of its four
 patches. That is what makes a small tower read (see docs/log.md).
 
+A place is always the middle of a patch, where that lies in the same control: then a visual token that knows where it
+stands knows every digit of the place, and the last few pixels, which no click needs, are not to be learned.
+
 Only families of the `train` split are used, and of them other instances than those that `heldout` has.
 """
 
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -26,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from arpo.agent.actions import Action, Wait
+from arpo.agent.actions import Action, Click, Drag, Scroll, Wait
 from arpo.agent.coordinates import FACTOR, Scaling
 from arpo.agent.dialects import Conversation, UITars, flatten
 from arpo.agent.random_actions import random_action
@@ -41,13 +45,17 @@ from arpo.errors import TaskError
 from arpo.seeds import EVALUATION
 from arpo.types import Image, Observation, Reply, Task, Tokens
 
-Grids: TypeAlias = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
-"""Words, kinds and places of one screen, by patch."""
+Grids: TypeAlias = tuple[NDArray[np.int16], NDArray[np.int16]]
+"""Of one screen, by patch: the first two tokens of the word (2 x rows x columns), the kind of control."""
+
+Batch: TypeAlias = dict[str, Tensor]
+"""See `collate`; small types, for a batch travels from the process that makes it to the one that learns from it."""
 
 IGNORE = -100
 READINGS = 0.45  # the share of lessons that are readings
 NOISE = 0.12  # the chance that a move of an episode is a wrong one
-QUESTIONS = 24  # words asked in one reading
+QUESTIONS = 24  # words asked in one reading …
+POINTING = 0.65  # … this share of them for their place, the others the other way round
 WRONG_THOUGHT = "Try this."
 KINDS = (
     "area button cell checkbox close display dropdown field head icon key launcher line link menu menuitem minimise "
@@ -59,19 +67,17 @@ KINDS = (
 class Lesson:
     """One sequence. `learn` marks the tokens whose prediction is trained; grids have a row for each screenshot."""
 
-    ids: Tensor  # length
-    positions: Tensor  # 3 x length
-    learn: Tensor  # length
+    ids: NDArray[np.int64]  # length
+    positions: NDArray[np.int64]  # 3 x length
+    learn: NDArray[np.bool_]  # length
     screens: list[Pixels]
-    words: list[NDArray[np.int64]]  # the first token of the word in each patch; IGNORE where there is none
-    kinds: list[NDArray[np.int64]]  # the kind of control, likewise
-    places: list[NDArray[np.int64]]  # six digits of the coordinates of what is centred there, likewise
+    grids: list[Grids]  # IGNORE where a patch has no word, no second token, no control
 
 
 class Teacher:
     """Draws lessons for one tokenizer and one screen size."""
 
-    def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_file: Path, seed: int, size: tuple[int, int]) -> None:
+    def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_file: Path, seed: str, size: tuple[int, int]) -> None:
         self.rng = random.Random(seed)
         self.vocabulary = TokenizerVocabulary(tokenizer)
         self.dialect = UITars(self.vocabulary, prompt_file=prompt_file)
@@ -79,7 +85,7 @@ class Teacher:
         self.scaling = Scaling.of(*size)
         self.families = sorted({task[:-4] for tasks in task_list("train").values() for task in tasks})
         self.heldout = {task for tasks in task_list("heldout").values() for task in tasks}
-        self.first_tokens: dict[str, int] = {}
+        self.word_tokens: dict[str, tuple[int, int]] = {}
 
     def lessons(self) -> Iterator[Lesson]:
         while True:
@@ -116,7 +122,7 @@ class Teacher:
             wrong = noisy and rng.random() < NOISE
             try:
                 # The expert is asked only for moves that are made: it notes down what it has done.
-                thought, action = (WRONG_THOUGHT, self.wrong_move()) if wrong else expert.act(env)
+                thought, action = (WRONG_THOUGHT, self.wrong_move()) if wrong else self.aim(*expert.act(env))
             except ExpertLost:
                 break
             reply = self.dialect.encode_reply(thought, action, env.size)
@@ -147,6 +153,26 @@ class Teacher:
         action = random_action(self.rng, self.env.size)
         return Wait() if action.kind == "type" else action
 
+    def aim(self, thought: str, action: Action) -> tuple[str, Action]:
+        """The same move, its points in the middle of patches where that makes no difference."""
+        match action:
+            case Click(x, y) | Scroll(x, y):
+                x, y = self.middle(x, y)
+                return thought, replace(action, x=x, y=y)
+            case Drag(x, y, to_x, to_y):
+                (x, y), (to_x, to_y) = self.middle(x, y), self.middle(to_x, to_y)
+                return thought, replace(action, x=x, y=y, to_x=to_x, to_y=to_y)
+        return thought, action
+
+    def middle(self, x: int, y: int) -> tuple[int, int]:
+        """The middle of the patch of a control's centre, or the nearest middle that the control has; else the same."""
+        for control in reversed(self.env.parse()):
+            if control.centre == (x, y):
+                x0, y0, x1, y1 = control.box
+                moved = _nearest(x, x0, x1), _nearest(y, y0, y1)
+                return moved if self.env.reached(*moved) is self.env.reached(x, y) else (x, y)
+        return x, y  # not a control's centre: the very point may matter
+
     # Readings.
 
     def reading(self) -> Lesson:
@@ -169,57 +195,60 @@ class Teacher:
         learn = [False] * len(ids)
         asked = [(c.label, c.centre) for c in env.parse() if c.kind not in ("wallpaper", "scrollbar") and c.label]
         asked += [(word, ((x0 + x1) // 2, (y0 + y1) // 2)) for word, (x0, y0, x1, y1) in env.words()]
+        shown = Counter(label for label, _ in asked)
         rng.shuffle(asked)
         start, end = self.vocabulary.special("<|box_start|>"), self.vocabulary.special("<|box_end|>")
         for label, (x, y) in asked[:QUESTIONS]:
-            x, y = self.scaling.to_model(min(x, env.size[0] - 1), min(y, env.size[1] - 1))
+            x, y = self.scaling.to_model(_middle(min(x, env.size[0] - 1)), _middle(min(y, env.size[1] - 1)))
             name = list(self.vocabulary.encode(f" {label[:40]}"))
             place = [start, *self.vocabulary.encode(f"({x},{y})"), end]
-            question, answer = (name, place) if rng.random() < 0.6 else (place, name)
-            ids += [*question, *answer, *self.vocabulary.encode("\n")]
-            learn += (
-                [False] * len(question)
-                + [True] * len(answer)
-                + [False] * (len(ids) - len(learn) - len(question) - len(answer))
-            )
+            point = shown[label] == 1 and rng.random() < POINTING  # where a label is seen twice, its place is a guess
+            question, answer = (name, place) if point else (place, name)
+            line = self.vocabulary.encode("\n")
+            ids += [*question, *answer, *line]
+            learn += [False] * len(question) + [True] * len(answer) + [False] * len(line)
         return self.lesson(ids, learn, [pixels], [self.grids()])
 
-    # Tensors.
+    # Arrays.
 
     def lesson(self, ids: list[int], learn: list[bool], screens: list[Pixels], grids: list[Grids]) -> Lesson:
-        """The tensors of a lesson, each image token spread out to as many as the screenshot has."""
+        """The arrays of a lesson, each image token spread out to as many as the screenshot has."""
         rows, columns = screens[0].shape[0] // FACTOR, screens[0].shape[1] // FACTOR
         layout = spread(ids, [(rows, columns)] * len(screens), self.dialect.image_pad)
-        mask = torch.tensor(learn).repeat_interleave(torch.from_numpy(np.diff(layout.starts)))
-        words, kinds, places = (list(part) for part in zip(*grids, strict=True))
-        return Lesson(layout.ids, layout.positions, mask, screens, words, kinds, places)
+        mask = np.repeat(np.array(learn), np.diff(layout.starts))
+        return Lesson(layout.ids.numpy(), layout.positions.numpy(), mask, screens, grids)
 
     def grids(self) -> Grids:
-        """What each patch of the present screen shows: the word, the kind of control, and where its middle is."""
+        """What each patch of the present screen shows: the word and the kind of control whose middle is there."""
         width, height = self.env.size
         shape = (height // PATCH, width // PATCH)
-        words, kinds = np.full(shape, IGNORE, np.int64), np.full(shape, IGNORE, np.int64)
-        places = np.full((6, *shape), IGNORE, np.int64)
-
-        def put(x: int, y: int) -> tuple[int, int]:
-            row, column = y // PATCH, x // PATCH
-            model_x, model_y = self.scaling.to_model(x, y)
-            places[:, row, column] = [int(digit) for digit in f"{model_x:03d}{model_y:03d}"]
-            return row, column
-
+        words, kinds = np.full((2, *shape), IGNORE, np.int16), np.full(shape, IGNORE, np.int16)
         for word, (x0, y0, x1, y1) in self.env.words():
-            words[put(min((x0 + x1) // 2, width - 1), min((y0 + y1) // 2, height - 1))] = self.first_token(word)
+            row, column = min((y0 + y1) // 2, height - 1) // PATCH, min((x0 + x1) // 2, width - 1) // PATCH
+            words[:, row, column] = self.tokens(word)
         for control in self.env.parse():
             if control.kind in KINDS:
-                kinds[put(*control.centre)] = KINDS.index(control.kind)
-        return words, kinds, places
+                x, y = control.centre
+                kinds[y // PATCH, x // PATCH] = KINDS.index(control.kind)
+        return words, kinds
 
-    def first_token(self, word: str) -> int:
+    def tokens(self, word: str) -> tuple[int, int]:
         """How the word begins as text that follows other text; digits have no such form."""
-        if word not in self.first_tokens:
+        if word not in self.word_tokens:
             ids = self.vocabulary.encode(word if word[0].isdigit() else f" {word}")
-            self.first_tokens[word] = ids[0]
-        return self.first_tokens[word]
+            self.word_tokens[word] = (ids[0], ids[1] if len(ids) > 1 else IGNORE)
+        return self.word_tokens[word]
+
+
+def _middle(at: int) -> int:
+    """The middle of the patch that a pixel is in, along one axis."""
+    return at // PATCH * PATCH + PATCH // 2
+
+
+def _nearest(at: int, low: int, high: int) -> int:
+    """The middle of a patch nearest to `at` and well inside low <= middle < high; else `at`."""
+    inside = [m for m in (_middle(at - PATCH), _middle(at), _middle(at + PATCH)) if low + 2 <= m < high - 2]
+    return min(inside, key=lambda m: abs(m - at)) if inside else at
 
 
 def _observation(pixels: Pixels) -> Observation:
@@ -234,55 +263,55 @@ def _upto_reply(conversation: Conversation, replies: int) -> tuple[int, ...]:
     return tuple(range(last + 1))
 
 
-Batch: TypeAlias = dict[str, Tensor]
-
-
 class Lessons(torch.utils.data.IterableDataset[Batch]):
-    """Batches of about `tokens` tokens each, lessons of like length together. Each worker has its own stream."""
+    """Batches without end, each of at most so many screenshots, lessons of like length together.
 
-    def __init__(self, tokenizer: str, prompt_file: Path, seed: int, size: tuple[int, int], tokens: int) -> None:
-        self.tokenizer, self.prompt_file = tokenizer, prompt_file
-        self.seed, self.size, self.tokens = seed, size, tokens
+    Each worker of a DataLoader has its own stream.
+    """
+
+    def __init__(self, tokenizer: Path, prompt_file: Path, seed: str, size: tuple[int, int], screens: int) -> None:
+        self.tokenizer, self.prompt_file, self.seed = tokenizer, prompt_file, seed
+        self.size, self.screens = size, screens
 
     def __iter__(self) -> Iterator[Batch]:
         worker = torch.utils.data.get_worker_info()
         torch.set_num_threads(1)
-        teacher = Teacher(
-            tokenizers.Tokenizer.from_file(self.tokenizer),
-            self.prompt_file,
-            self.seed * 1000 + (worker.id if worker else 0),
-            self.size,
-        )
-        source, rng = teacher.lessons(), random.Random(self.seed)
+        tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
+        teacher = Teacher(tokenizer, self.prompt_file, f"{self.seed}/{worker.id if worker else 0}", self.size)
+        source = teacher.lessons()
         while True:
-            waiting = sorted((next(source) for _ in range(192)), key=lambda lesson: len(lesson.ids))
-            batches: list[list[Lesson]] = [[]]
-            for lesson in waiting:
-                if batches[-1] and len(lesson.ids) * (len(batches[-1]) + 1) > self.tokens:
-                    batches.append([])
-                batches[-1].append(lesson)
-            rng.shuffle(batches)
-            for batch in batches:
-                yield collate(batch)
+            groups: list[list[Lesson]] = [[]]
+            room = self.screens
+            for lesson in sorted((next(source) for _ in range(192)), key=lambda lesson: len(lesson.ids)):
+                if groups[-1] and len(lesson.screens) > room:
+                    groups.append([])
+                    room = self.screens
+                groups[-1].append(lesson)
+                room -= len(lesson.screens)
+            teacher.rng.shuffle(groups)
+            for group in groups:
+                yield collate(group)
 
 
 def collate(lessons: list[Lesson]) -> Batch:
-    """Padded at the right: with causal attention no token sees the padding, so no mask is needed."""
+    """One batch. Sequences are padded at the right: with causal attention no token sees the padding, so no mask is
+    needed. `learn` says which of all tokens are to be predicted."""
     length = max(len(lesson.ids) for lesson in lessons)
-    ids = torch.zeros(len(lessons), length, dtype=torch.int64)
-    learn = torch.zeros(len(lessons), length, dtype=torch.bool)
-    positions = torch.zeros(3, len(lessons), length, dtype=torch.int64)
+    ids = np.zeros((len(lessons), length), np.int16)
+    learn = np.zeros((len(lessons), length), np.bool_)
+    positions = np.zeros((3, len(lessons), length), np.int16)
     for row, lesson in enumerate(lessons):
         n = len(lesson.ids)
         ids[row, :n] = lesson.ids
         learn[row, :n] = lesson.learn
         positions[:, row, :n] = lesson.positions
-    return {
+    grids = [grids for lesson in lessons for grids in lesson.grids]
+    batch = {
         "ids": ids,
-        "learn": learn,
         "positions": positions,
-        "screens": torch.from_numpy(np.stack([screen for lesson in lessons for screen in lesson.screens])),
-        "words": torch.from_numpy(np.stack([grid for lesson in lessons for grid in lesson.words])),
-        "kinds": torch.from_numpy(np.stack([grid for lesson in lessons for grid in lesson.kinds])),
-        "places": torch.from_numpy(np.stack([grid for lesson in lessons for grid in lesson.places])),
+        "learn": np.flatnonzero(learn).astype(np.int32),
+        "screens": np.stack([screen for lesson in lessons for screen in lesson.screens]),
+        "words": np.stack([words for words, _ in grids]),
+        "kinds": np.stack([kinds for _, kinds in grids]),
     }
+    return {name: torch.from_numpy(array) for name, array in batch.items()}

@@ -6,21 +6,20 @@ One run, four losses at once:
     words      each visual token names the words centred in its patches, in the language model's own vocabulary:
                the head's output is compared with the word embeddings, so a visual token "speaks" what it shows
     kinds      likewise the kind of control; a plain linear head
-    places     likewise the digits of its coordinates: the tower has relative positions only, and without this a
+    places     likewise the digits of where its patches are: the tower has relative positions only, and without this a
                visual token does not know where on the screen it stands
 
-The heads are dropped afterwards. The learning rate follows the clock, not a number of steps, so a run fits into any
-given time. What one run hands to the next is the weights alone (fp32, in shards under 16 MB): small enough to carry
-from machine to machine; a continued run warms the optimiser and the heads up again.
+An agent needs no heads, but the next run does. The learning rate follows the clock, not a number of steps, so a run
+fits into any given time. What one run hands to the next is the weights with the heads (fp32, in files under 16 MB):
+small enough to carry from machine to machine; a continued run warms the optimiser up again.
 """
 
 from __future__ import annotations
 
+import asyncio
 import json
 import math
-import queue
-import random
-import threading
+import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -30,21 +29,33 @@ from typing import Any
 import tokenizers
 import torch
 import torch.nn.functional as F
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.agent import grammar
-from arpo.engines.images import encode
+from arpo.agent.coordinates import Scaling
+from arpo.agent.dialects import UITars
+from arpo.agent.episode import run_episode
+from arpo.agent.vocabulary import TokenizerVocabulary
+from arpo.engines.base import Sampling
+from arpo.engines.checkpoint import Checkpoint
+from arpo.engines.images import PATCH, encode
+from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import causal, embed, rope, run_layers
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import Expert
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, EngineError
+from arpo.seeds import derive, training_seed
 from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
 from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
+from arpo.types import Provenance, Task
 
 PROMPT = "Task: {instruction}"
 SHARD = "15MB"
+HEADS = "heads.safetensors"
+LONGEST = 15  # screenshots of an episode
 
 
 @dataclass(frozen=True)
@@ -52,35 +63,37 @@ class Pretraining:
     """The settings of a run."""
 
     out: Path
-    seconds: float  # how long to train; the learning rate falls to zero at the end
+    seconds: float  # how long to train
     start: Path | None = None  # a checkpoint to go on from
     size: tuple[int, int] = (448, 280)
     workers: int = 1
-    tokens: int = 16_384  # a batch
-    lr: float = 1e-3
+    screens: int = 24  # of a batch, at most
+    lr: float = 1e-3  # the highest, after the warm-up …
+    end_lr: float = 0.0  # … and at the end
     warmup: float = 0.03  # of the time
-    words_weight: float = 1.0
+    words_weight: float = 0.5  # for each of a word's two tokens
     kinds_weight: float = 0.2
+    places_weight: float = 0.3
     seed: int = 0
     report_s: float = 30.0
+    success_s: float = 120.0  # how often episodes are played …
+    episodes: int = 64  # … and how many
     vision: dict[str, int] = field(default_factory=dict)  # sizes of a new model, where they differ from tiny.py's
     text: dict[str, int] = field(default_factory=dict)
-    recent: int = 8  # batches kept on the device to be seen again
-    test_batches: int = 1  # held-out batches of each kind that are measured with each report
 
 
 class Heads(nn.Module):
-    """What is asked of each visual token: four words and four kinds, one for each of its patches."""
+    """What is asked of each visual token: words, kinds and places, one for each of its four patches."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.words = nn.Linear(hidden, 4 * hidden)
-        self.none = nn.Parameter(torch.zeros(hidden))  # the "word" of a patch without one
+        self.words = nn.Linear(hidden, 4 * 2 * hidden)  # the first token of a word, and the second
+        self.none = nn.Parameter(torch.zeros(hidden))  # the "token" of a patch without one
         self.kinds = nn.Linear(hidden, 4 * (len(KINDS) + 1))
-        self.places = nn.Linear(hidden, 4 * 6 * 10)  # x and y of what is centred there, three digits each
+        self.places = nn.Linear(hidden, 4 * 6 * 10)  # x and y of the patch's middle, three digits each
 
     def word_logits(self, features: Tensor, embeddings: Tensor) -> Tensor:
-        slots = self.words(features).unflatten(-1, (4, -1))
+        slots = self.words(features).unflatten(-1, (4, 2, -1))
         return slots @ torch.cat([embeddings, self.none[None]]).T
 
     def kind_logits(self, features: Tensor) -> Tensor:
@@ -113,46 +126,52 @@ def to_slots(grid: Tensor) -> Tensor:
     return grid.view(batch, rows // 2, 2, columns // 2, 2).transpose(2, 3).reshape(batch, -1, 4)
 
 
+def patch_places(size: tuple[int, int]) -> Tensor:
+    """The digits of the middle of every patch, as a model writes it: tokens x 4 x 6."""
+    scaling = Scaling.of(*size)
+    digits = torch.zeros(6, size[1] // PATCH, size[0] // PATCH, dtype=torch.int64)
+    for row in range(digits.shape[1]):
+        for column in range(digits.shape[2]):
+            x, y = scaling.to_model(column * PATCH + PATCH // 2, row * PATCH + PATCH // 2)
+            digits[:, row, column] = torch.tensor([int(digit) for digit in f"{x:03d}{y:03d}"])
+    return to_slots(digits).permute(1, 2, 0)
+
+
 class Pupil(nn.Module):
-    """The model with the heads that are dropped afterwards."""
+    """The model with the heads that only learning needs."""
 
     model: Any
     heads: Heads
+    places: Tensor
 
-    def __init__(self, model: Any) -> None:
+    def __init__(self, model: Any, size: tuple[int, int]) -> None:
         super().__init__()
         self.model = model
         self.heads = Heads(model.config.text_config.hidden_size)
-
-    def forward(self, batch: Batch, new_heads: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Logits of the tokens to be learned, and of words, kinds and places.
-
-        `new_heads`: heads that have learned nothing yet must not push a tower that has.
-        """
-        model = self.model
-        embeddings = model.get_input_embeddings().weight
-        features = encode(model.model.visual, batch["screens"])
-        x = embed(model, batch["ids"], features.flatten(0, 1))
-        hidden = run_layers(model, x, rope(model, batch["positions"], x.dtype), causal)
-        replies = hidden[:, :-1][batch["learn"][:, 1:]] @ embeddings.T
-        heads = self.heads
-        if new_heads:
-            features, embeddings = features.detach(), embeddings.detach()
-        words, kinds = heads.word_logits(features, embeddings), heads.kind_logits(features)
-        return replies, words, kinds, heads.place_logits(features)
+        self.register_buffer("places", patch_places(size), persistent=False)
 
 
-def losses(pupil: Pupil, batch: Batch, new_heads: bool = False) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """The loss of replies, words, kinds and places."""
-    replies, words, kinds, places = pupil(batch, new_heads)
-    target = batch["ids"][:, 1:][batch["learn"][:, 1:]]
-    filled = to_slots(batch["places"][:, 0]) != IGNORE
-    digits = torch.stack([to_slots(batch["places"][:, i]) for i in range(6)], dim=-1)
+def answer(pupil: Pupil, batch: Batch, features: Tensor) -> Tensor:
+    """Logits of the tokens to be learned."""
+    model = pupil.model
+    x = embed(model, batch["ids"].long(), features.flatten(0, 1))
+    hidden = run_layers(model, x, rope(model, batch["positions"].long(), features.dtype), causal)
+    logits: Tensor = hidden.flatten(0, 1)[batch["learn"].long() - 1] @ model.get_input_embeddings().weight.T
+    return logits
+
+
+def losses(pupil: Pupil, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Of replies, words, kinds and places."""
+    heads, embeddings = pupil.heads, pupil.model.get_input_embeddings().weight
+    features = encode(pupil.model.model.visual, batch["screens"])
+    replies = batch["ids"].flatten()[batch["learn"].long()].long()
+    words = torch.stack([to_slots(batch["words"][:, i]) for i in range(2)], dim=-1)
+    places = heads.place_logits(features)
     return (
-        F.cross_entropy(replies.float(), target),
-        _dense(words, to_slots(batch["words"])),
-        _dense(kinds, to_slots(batch["kinds"])),
-        F.cross_entropy(places[filled].flatten(0, 1).float(), digits[filled].flatten()),
+        F.cross_entropy(answer(pupil, batch, features).float(), replies),
+        2 * _dense(heads.word_logits(features, embeddings), words),
+        _dense(heads.kind_logits(features), to_slots(batch["kinds"])),
+        F.cross_entropy(places.flatten(0, 3).float(), pupil.places.expand(len(places), -1, -1, -1).flatten()),
     )
 
 
@@ -161,52 +180,65 @@ def _dense(logits: Tensor, target: Tensor) -> Tensor:
     none = logits.shape[-1] - 1
     weight = torch.ones(none + 1, device=logits.device)
     weight[none] = 0.1
-    filled = target != IGNORE
-    return F.cross_entropy(logits.flatten(0, 2).float(), target.masked_fill(~filled, none).flatten(), weight)
+    target = torch.where(target == IGNORE, none, target.long())
+    return F.cross_entropy(logits.flatten(0, -2).float(), target.flatten(), weight)
 
 
 def pretrain(settings: Pretraining) -> None:
     """Train for the given time and leave a checkpoint, its prompt.txt, and what was measured in metrics.jsonl."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     torch.manual_seed(settings.seed)
-    tokenizer, model = _begin(settings)
-    pupil = Pupil(model).to(device)
+    tokenizer, pupil = _begin(settings)
+    pupil.to(device)
     optimizer = torch.optim.AdamW(
         pupil.parameters(), settings.lr, weight_decay=0.01, betas=(0.9, 0.98), fused=device == "cuda"
     )
-    prompt_file = settings.out / "prompt.txt"
-    tests = _tests(tokenizer, prompt_file, settings)
-    lessons = Recent(_lessons(settings, prompt_file), device, settings.recent, settings.seed)
-    began = reported = time.monotonic()
-    step = images = 0
+    box = [TokenizerVocabulary(tokenizer).special(name) for name in ("<|box_start|>", "<|box_end|>")]
+    tests = _tests(tokenizer, settings, device)
+    lessons = iter(_lessons(settings, device))
+    began = reported = played = time.monotonic()
+    step = screens = 0
     done = 0.0
     while done < 1:
-        done = (time.monotonic() - began) / settings.seconds
+        done = min(1.0, (time.monotonic() - began) / settings.seconds)
         for group in optimizer.param_groups:
-            group["lr"] = settings.lr * min(done / settings.warmup, 0.5 + 0.5 * math.cos(math.pi * min(done, 1.0)))
-        batch = lessons.next()
+            falling = settings.end_lr + (settings.lr - settings.end_lr) * (0.5 + 0.5 * math.cos(math.pi * done))
+            group["lr"] = min(settings.lr * done / settings.warmup, falling)
+        batch = {name: part.to(device, non_blocking=True) for name, part in next(lessons).items()}
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            reply, word, kind, place = losses(pupil, batch, settings.start is not None and done < settings.warmup)
-        loss: Any = reply + settings.words_weight * word + settings.kinds_weight * (kind + place)
+            reply, word, kind, place = losses(pupil, batch)
+        loss: Any = reply + settings.words_weight * word + settings.kinds_weight * kind
+        loss = loss + settings.places_weight * place
         optimizer.zero_grad(set_to_none=True)
         loss.backward()
         nn.utils.clip_grad_norm_(pupil.parameters(), 1.0)
         optimizer.step()
         step += 1
-        images += len(batch["screens"])
-        if time.monotonic() - reported > settings.report_s or done >= 1:
-            line: dict[str, float] = {"seconds": round(time.monotonic() - began), "steps": step, "images": images}
-            line |= {"fresh": lessons.fresh, "reply": round(reply.item(), 4), "word": round(word.item(), 4)}
-            _report(settings.out, line | {"place": round(place.item(), 4)} | _measure(pupil, tests, device))
+        screens += len(batch["screens"])
+        now = time.monotonic()
+        if now - reported > settings.report_s or done == 1:
+            line: dict[str, float] = {"seconds": round(now - began), "steps": step, "screens": screens}
+            line |= {"reply": reply.item(), "word": word.item(), "place": place.item()}
+            line |= _measure(pupil, tests, box)
+            if now - played > settings.success_s or done == 1:
+                line["success"] = _success(pupil, tokenizer, settings)
+                _save(pupil, settings.out)
+                played = time.monotonic()
+            _report(settings.out, line)
             reported = time.monotonic()
-    lessons.close()
-    model.save_pretrained(settings.out, max_shard_size=SHARD)
 
 
-def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Any]:
-    """The tokenizer and the model, new or from a checkpoint; the tokenizer and the prompt go to the out folder."""
+def _save(pupil: Pupil, out: Path) -> None:
+    pupil.model.save_pretrained(out, max_shard_size=SHARD)
+    save_file(pupil.heads.state_dict(), out / HEADS)
+
+
+def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
+    """The tokenizer and the pupil, new or from a checkpoint; the tokenizer and the prompt go to the out folder."""
     if settings.start and not (settings.start / "tokenizer.json").exists():
         raise ConfigError(f"start={settings.start}: there is no checkpoint with a tokenizer.json")
+    if settings.screens < LONGEST:
+        raise ConfigError(f"screens={settings.screens}: a batch needs at least {LONGEST}, for the longest episode")
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / "prompt.txt").write_text(PROMPT)
     if settings.start:
@@ -216,107 +248,105 @@ def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Any]:
         tokenizer = make_tokenizer(corpus(400))
         model = new_model(make_config(tokenizer, settings.vision, settings.text))
     save_tokenizer(tokenizer, settings.out)
+    pupil = Pupil(model, settings.size)
+    if settings.start and (settings.start / HEADS).exists():
+        pupil.heads.load_state_dict(load_file(settings.start / HEADS))
     size = {"parameters": sum(p.numel() for p in model.parameters()), "vocabulary": tokenizer.get_vocab_size()}
     _report(settings.out, size)
-    return tokenizer, model
+    return tokenizer, pupil
 
 
-def _lessons(settings: Pretraining, prompt_file: Path) -> Any:
-    """Batches without end, made by worker processes."""
-    tokenizer = str(settings.out / "tokenizer.json")
+def _lessons(settings: Pretraining, device: str) -> Any:
+    """Batches without end, made by worker processes. A run that goes on from another sees other lessons."""
+    seed = f"{settings.seed}/{settings.start}"
     return torch.utils.data.DataLoader(
-        Lessons(tokenizer, prompt_file, settings.seed + 1, settings.size, settings.tokens),
+        Lessons(settings.out / "tokenizer.json", settings.out / "prompt.txt", seed, settings.size, settings.screens),
         batch_size=None,
         num_workers=settings.workers,
         prefetch_factor=4 if settings.workers else None,
+        pin_memory=device == "cuda",
     )
 
 
 def _report(out: Path, line: Mapping[str, float]) -> None:
-    text = json.dumps(line)
+    text = json.dumps({name: round(value, 4) for name, value in line.items()})
     print(text, flush=True)
     with (out / "metrics.jsonl").open("a") as log:
         log.write(f"{text}\n")
 
 
-class Recent:
-    """The newest batches, kept on the device. A GPU learns faster than the desktops make lessons, so it sees each a
-    few times, in random order."""
-
-    def __init__(self, source: Any, device: str, capacity: int, seed: int) -> None:
-        self.device, self.capacity = device, capacity
-        self.kept: list[Batch] = []
-        self.fresh = 0
-        self._rng = random.Random(seed)
-        self._queue: queue.Queue[Batch] = queue.Queue(8)
-        self._closed = threading.Event()
-        self._thread = threading.Thread(target=self._feed, args=(source,), daemon=True)
-        self._thread.start()
-
-    def next(self) -> Batch:
-        """A batch that was not seen before if one is ready, else one of the kept ones."""
-        try:
-            batch = self._queue.get(block=len(self.kept) < min(16, self.capacity))
-        except queue.Empty:
-            return self._rng.choice(self.kept)
-        batch = {name: tensor.to(self.device, non_blocking=True) for name, tensor in batch.items()}
-        self.fresh += 1
-        if len(self.kept) < self.capacity:
-            self.kept.append(batch)
-        else:
-            self.kept[self._rng.randrange(self.capacity)] = batch
-        return batch
-
-    def close(self) -> None:
-        self._closed.set()
-        while not self._queue.empty():
-            self._queue.get()
-        self._thread.join(5)
-
-    def _feed(self, source: Any) -> None:
-        for batch in source:
-            if self._closed.is_set():
-                return
-            self._queue.put(batch)
-
-
-def _tests(tokenizer: tokenizers.Tokenizer, prompt_file: Path, settings: Pretraining) -> dict[str, list[Batch]]:
+def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) -> dict[str, Batch]:
     """Episodes and readings of held-out instances, the same in every run."""
     tests = {}
     for split in ("heldout", "heldout_families"):
-        teacher = Teacher(tokenizer, prompt_file, 7, settings.size)
+        teacher = Teacher(tokenizer, settings.out / "prompt.txt", "tests", settings.size)
         ids = [task for tasks in task_list(split).values() for task in tasks]
         teacher.task = lambda t=teacher, ids=ids: get_task(t.rng.choice(ids))  # type: ignore[method-assign, misc]
-        tests[f"{split}_episodes"] = [
-            collate([teacher.episode() for _ in range(8)]) for _ in range(settings.test_batches)
-        ]
-        tests[f"{split}_readings"] = [
-            collate([teacher.reading() for _ in range(32)]) for _ in range(settings.test_batches)
-        ]
+        for name, lesson, count in (("episodes", teacher.episode, 12), ("readings", teacher.reading, 32)):
+            batch = collate([lesson() for _ in range(count)])
+            tests[f"{split}_{name}"] = {key: part.to(device) for key, part in batch.items()}
     return tests
 
 
 @torch.no_grad()
-def _measure(pupil: Pupil, tests: dict[str, list[Batch]], device: str) -> dict[str, float]:
-    """Words named by visual tokens; tokens and whole answers that the model would give, each after the right ones."""
+def _measure(pupil: Pupil, tests: dict[str, Batch], box: list[int]) -> dict[str, float]:
+    """The shares of words that visual tokens name, of places that are right in every digit, and of whole answers.
+
+    Each token of an answer is predicted after the right ones.
+    """
     found: dict[str, float] = {}
-    for name, batches in tests.items():
-        tokens, answers, reading = [], [], []
-        for batch in batches:
-            batch = {key: tensor.to(device) for key, tensor in batch.items()}
-            with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-                replies, words, _, _ = pupil(batch)
-            learn = batch["learn"][:, 1:]
-            right = torch.ones_like(learn)
-            right[learn] = replies.argmax(-1) == batch["ids"][:, 1:][learn]
-            tokens.append(right[learn].float().mean().item())
-            starts = learn & ~F.pad(learn, (1, 0))[:, :-1]
-            run = starts.flatten().cumsum(0)[learn.flatten()] - 1  # which answer each learned token belongs to
-            wrong = torch.zeros(int(starts.sum()), device=device).index_add_(0, run, (~right[learn]).float())
-            answers.append((wrong == 0).float().mean().item())
-            target = to_slots(batch["words"])
-            filled = target != IGNORE
-            reading.append((words.argmax(-1)[filled] == target[filled]).float().mean().item())
-        for key, values in (("tokens", tokens), ("answers", answers), ("reading", reading)):
-            found[f"{name}_{key}"] = round(sum(values) / len(values), 4)
+    for name, batch in tests.items():
+        device = batch["ids"].device.type
+        with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+            features = encode(pupil.model.model.visual, batch["screens"])
+            target = batch["ids"].flatten()[batch["learn"].long()]
+            right = answer(pupil, batch, features).argmax(-1) == target
+            words = pupil.heads.word_logits(features, pupil.model.get_input_embeddings().weight)
+        # An answer is a run of learned tokens that follow each other; a place lies between two tokens of its own.
+        answers = F.pad(batch["learn"].diff() != 1, (1, 0)).cumsum(0)
+        begins, ends = target == box[0], target == box[1]
+        inside = begins.cumsum(0) > ends.cumsum(0)
+        shown = to_slots(batch["words"][:, 0])
+        filled = shown != IGNORE
+        found[f"{name}_words"] = (words[..., 0, :].argmax(-1)[filled] == shown[filled]).float().mean().item()
+        found[f"{name}_places"] = _all_right(right[inside], begins.cumsum(0)[inside] - 1)
+        found[f"{name}_answers"] = _all_right(right, answers)
     return found
+
+
+def _all_right(right: Tensor, group: Tensor) -> float:
+    """The share of groups, numbered from 0, in which every token is right."""
+    wrong = torch.zeros(int(group[-1]) + 1, device=right.device).index_add_(0, group, (~right).float())
+    return (wrong == 0).float().mean().item()
+
+
+def _success(pupil: Pupil, tokenizer: tokenizers.Tokenizer, settings: Pretraining) -> float:
+    """The share of episodes that succeed, over tasks from all of `train`, at the temperature of training."""
+    vocabulary = TokenizerVocabulary(tokenizer)
+    engine = LocalEngine(Checkpoint("pupil", pupil.model, vocabulary), slots=settings.episodes)
+    dialect = UITars(vocabulary, prompt_file=settings.out / "prompt.txt")
+    ids = [task for tasks in task_list("train").values() for task in tasks]
+    chosen = [get_task(ids[i * len(ids) // settings.episodes]) for i in range(settings.episodes)]
+
+    async def play(task: Task) -> float:
+        trajectory = await run_episode(
+            task,
+            PocketEnv(settings.size),
+            engine,
+            dialect,
+            Sampling(temperature=1.0),
+            env_seed=training_seed(settings.seed, "success", task.id),
+            sample_seed=derive("success", settings.seed, task.id),
+            trajectory_id=task.id,
+            attempt=0,
+            provenance=Provenance(source="evaluation", run=settings.out.name, update=0),
+            images=lambda observation: None,  # only the score is wanted
+        )
+        if trajectory.score is None:
+            raise EngineError(f"{task.id} could not be played: {trajectory.outcome}")
+        return trajectory.score
+
+    async def play_all() -> list[float]:
+        return list(await asyncio.gather(*map(play, chosen)))
+
+    return statistics.fmean(asyncio.run(play_all()))

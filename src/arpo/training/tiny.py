@@ -61,11 +61,11 @@ def make_config(tokenizer: tokenizers.Tokenizer, vision: dict[str, int], text: d
     section = hidden // heads // 2
     return Qwen2_5_VLConfig(
         vision_config={
-            "depth": 5,
+            "depth": 4,
             "hidden_size": 192,
             "intermediate_size": 384,
             "num_heads": 6,
-            "fullatt_block_indexes": [1, 3, 4],
+            "fullatt_block_indexes": [1, 3],
             "out_hidden_size": hidden,
             "window_size": 112,
             **vision,
