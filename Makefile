@@ -5,12 +5,14 @@ BIN := .venv/bin
 .PHONY: help demo test install lint constraints clean
 
 help:
-	@echo "make demo     the scripted expert solves ten tasks of the embedded desktop; leaves a picture strip in demo/"
+	@echo "make demo     the small agent that comes with arpo tries 32 tasks of the embedded desktop; pictures in demo/"
 	@echo "make test     lint, types and all tests"
 	@echo "make install  only the set-up: .venv with arpo in it"
 
 demo: install
-	$(BIN)/arpo envs play --demo 10 --out demo
+	rm -rf demo
+	$(BIN)/arpo eval base --tasks subset32 --trials 2 --temperature 1.0 --run-dir demo/run --pictures demo
+	@echo "Look at demo/success.gif and demo/failure.gif"
 
 test: install lint
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # several processes with several threads each would fight for the cores

@@ -95,15 +95,6 @@ def test_help_imports_nothing_heavy() -> None:
         ),
         (["envs", "play", "--seed", "-1"], "error: seed=-1: must be at least 0\n"),
         (["envs", "play", "--by", "me"], "error: by=me: must be expert or hand\n"),
-        (["envs", "play", "--demo", "0"], "error: demo=0: must be at least 1\n"),
-        (
-            ["envs", "play", "--demo", "2", "--task", "press-1"],
-            "error: demo=2: the expert plays tasks of tasks.source; leave --task and --by out\n",
-        ),
-        (
-            ["envs", "play", "--demo", "2", "--by", "hand"],
-            "error: demo=2: the expert plays tasks of tasks.source; leave --task and --by out\n",
-        ),
         (["envs", "play", "--out", ""], "error: out=: must end in .gif or .png\n"),
         (["bench", "envs", "--steps", "0"], "error: steps=0: must be at least 1\n"),
         (["bench", "envs", "--env", "moon"], "error: unknown environment 'moon': choose from pocket, fake\n"),

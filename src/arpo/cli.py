@@ -23,7 +23,8 @@ app = typer.Typer(
     First steps:
       arpo doctor                      what works on this machine
       arpo envs list                   the environments and their tasks
-      arpo envs play --demo 10         watch the scripted expert solve ten tasks
+      arpo eval base --tasks subset32  how often the agent that comes with arpo gets its tasks done
+      arpo envs play                   watch the scripted expert solve a task
     """,
     add_completion=False,
     no_args_is_help=True,
@@ -86,7 +87,6 @@ def envs_play(
     task: Annotated[str | None, typer.Option(help="The task's id; else the first of tasks.source.")] = None,
     seed: Annotated[int | None, typer.Option(help="Short for seed=N.")] = None,
     by: Annotated[str, typer.Option(help="expert, or hand: actions from standard input, one a line.")] = "expert",
-    demo: Annotated[int | None, typer.Option(help="Solve this many different tasks; --out is then a folder.")] = None,
     out: Annotated[str | None, typer.Option(help="Where to write: a .gif or .png that moves.")] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what each means.")] = False,
 ) -> None:
@@ -97,7 +97,6 @@ def envs_play(
     \b
     Examples:
       arpo envs play                                       the first training task, by the expert
-      arpo envs play --demo 10 --out demo                  ten tasks, and one strip of them all
       arpo envs play env.size=640x400 --out rename.gif     on a larger screen
       arpo envs play --by hand                             type the actions yourself
       arpo envs play pocket seed=3 --dry-run               what the settings come to
@@ -109,13 +108,8 @@ def envs_play(
     if seed is not None:
         overrides.append(f"seed={seed}")
     config = load_config(source, overrides)
-    if demo is not None and (task is not None or by != "expert"):
-        raise ConfigError(f"demo={demo}: the expert plays tasks of tasks.source; leave --task and --by out")
     if dry_run:
         print(to_yaml(config), end="")
-    elif demo is not None:
-        if not play.play_demo(config, demo, "demo" if out is None else out):
-            raise typer.Exit(1)
     elif not play.play_task(config, task, by, out):
         raise typer.Exit(1)
 
@@ -151,7 +145,10 @@ def bench_envs(
 
 @app.command("eval")
 def evaluate(
-    model: Annotated[str, typer.Argument(help="A checkpoint's folder or hub name; or expert, random, fail.")],
+    model: Annotated[
+        str,
+        typer.Argument(help="base (the agent that comes with arpo), a folder or hub name; or expert, random, fail."),
+    ],
     settings: Annotated[
         list[str] | None,
         typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
@@ -164,6 +161,9 @@ def evaluate(
     n_envs: Annotated[int | None, typer.Option(help="Episodes at once: eval.n_envs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the screens and of sampling.")] = None,
     run_dir: Annotated[str | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")] = None,
+    pictures: Annotated[
+        str | None, typer.Option(help="A folder for moving pictures of a success and of a failure.")
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How often an agent gets its tasks done, with a 95 % interval.
@@ -173,6 +173,7 @@ def evaluate(
     \b
     Examples:
       arpo eval expert --tasks subset32                      the scripted expert: all of them
+      arpo eval base --tasks subset32 --pictures demo        the agent that comes with arpo
       arpo eval runs/first/checkpoint --tasks heldout --trials 4
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
       arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
@@ -189,7 +190,7 @@ def evaluate(
     overrides += [f"{key}={value}" for key, value in options.items() if value is not None]
     config = load_config(source, overrides)
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
-    evaluation = command.run_evaluation(config, model, folder)
+    evaluation = command.run_evaluation(config, model, folder, Path(pictures) if pictures else None)
     if as_json:
         print_json(command.as_json(evaluation, model, folder))
     else:
@@ -201,7 +202,7 @@ def evaluate(
 @bench_app.command("train")
 def bench_train(
     only: Annotated[str, typer.Option(help="Which part: sample.")] = "sample",
-    model: Annotated[str | None, typer.Option(help="A folder, a hub name or random-7b; else a tiny one.")] = None,
+    model: Annotated[str, typer.Option(help="base, a folder, a hub name or random-7b.")] = "base",
     size: SizeOption = "448x280",
     episodes: Annotated[int, typer.Option(help="Episodes that are sampled at the same time.")] = 16,
     turns: Annotated[int, typer.Option(help="Turns of each episode.")] = 5,
@@ -236,22 +237,23 @@ def pretrain(
     seconds: Annotated[float, typer.Option(help="How long to train.")] = 600.0,
     start: Annotated[str | None, typer.Option(help="A checkpoint of an earlier run to go on from.")] = None,
     workers: Annotated[int, typer.Option(help="Processes that make lessons.")] = 1,
-    tokens: Annotated[int, typer.Option(help="Of one batch.")] = 16_384,
-    recent: Annotated[int, typer.Option(help="Batches kept to be seen again.")] = 8,
-    lr: Annotated[float, typer.Option(help="The highest learning rate.")] = 1e-3,
+    screens: Annotated[int, typer.Option(help="Screenshots of one batch.")] = 24,
+    lr: Annotated[float, typer.Option(help="The learning rate after the warm-up …")] = 1e-3,
+    end_lr: Annotated[float, typer.Option(help="… and at the end.")] = 0.0,
     seed: Annotated[int, typer.Option(help="Of the weights and the lessons.")] = 0,
 ) -> None:
     """Make a small agent that reads the pocket desktop and imitates its experts.
 
-    A line of JSON every half minute: words read by the visual tokens, tokens and whole answers that are right, on
-    instances that are never taught.
+    Every half minute a line of JSON: the shares of words that visual tokens name, of places and of whole answers that
+    are right, on instances that are never taught; and now and then the success of whole episodes.
 
     \b
     Examples:
       arpo pretrain runs/base --seconds 600                          on a laptop, a taste
-      arpo pretrain runs/base --workers 15 --tokens 49152 --recent 1000     on a GPU
+      arpo pretrain runs/base --workers 15 --screens 192 --lr 1.5e-3      on a GPU
       arpo pretrain runs/more --start runs/base --seconds 300        goes on
     """
+    from dataclasses import replace
     from pathlib import Path
 
     from arpo.training.pretrain import Pretraining
@@ -259,8 +261,8 @@ def pretrain(
 
     if seconds <= 0:
         raise ConfigError(f"seconds={seconds:g}: must be more than 0")
-    place = Path(start) if start else None
-    run(Pretraining(Path(out), seconds, place, workers=workers, tokens=tokens, recent=recent, lr=lr, seed=seed))
+    settings = Pretraining(Path(out), seconds, Path(start) if start else None, workers=workers, screens=screens)
+    run(replace(settings, lr=lr, end_lr=end_lr, seed=seed))
 
 
 @app.command()

@@ -22,4 +22,4 @@ def test_the_numbers_have_the_promised_names(
 
 def test_amounts_that_mean_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match="tokens=0: must be at least 1"):
-        sample.bench_sample(None, (448, 280), 16, 5, 0, 0, False)
+        sample.bench_sample("base", (448, 280), 16, 5, 0, 0, False)

@@ -13,8 +13,8 @@ from rich.console import Console
 from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.config import Config, load_config
 from arpo.envs import pictures, play
-from arpo.envs.pictures import Recording, Shot, describe, save_animation, save_strip
-from arpo.errors import ConfigError, TaskError
+from arpo.envs.pictures import Recording, Shot, describe, save_animation
+from arpo.errors import ConfigError
 from fake_env import BUTTON, TASKS, Expert, FakeEnv, make_task
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
@@ -84,8 +84,7 @@ def test_the_seed_of_the_settings_reaches_the_environment(tmp_path: Path, monkey
     play.play_task(config, None, "expert", str(tmp_path / "p.gif"))
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
     play.play_task(config, None, "hand", str(tmp_path / "p.gif"))
-    play.play_demo(config, 2, str(tmp_path))
-    assert seeds == [5] * 4
+    assert seeds == [5] * 2
 
 
 @pytest.mark.parametrize("ending", [".gif", ".png", ".GIF"])
@@ -120,22 +119,9 @@ def test_every_action_can_be_drawn_and_told(tmp_path: Path) -> None:
     for action in [*ACTIONS, Fail(), Fail("no"), CallUser(), CallUser("?"), Finish()]:
         assert describe(action).isprintable()
     for size in ((96, 64), (448, 280), (1280, 800)):
-        save_strip(
-            [recording_of(ACTIONS, size), recording_of([], size, 0.5), recording_of([Finish()], size)],
-            tmp_path / "s.png",
-        )
-        save_animation(recording_of(ACTIONS[:2], size), tmp_path / "a.gif")
-        assert frames_of(tmp_path / "s.png")[0].width == 4 * (448 + 16) + 16
-
-
-def test_a_strip_has_a_row_for_each_task_with_the_first_and_the_last_step(tmp_path: Path) -> None:
-    one, two = tmp_path / "one.png", tmp_path / "two.png"
-    save_strip([recording_of(ACTIONS)], one)
-    save_strip([recording_of(ACTIONS)] * 2, two)
-    assert frames_of(two)[0].height == 2 * frames_of(one)[0].height
-    steps = [(number, Shot(np.zeros((1, 1, 3), np.uint8), "", Wait())) for number in range(9)]
-    assert [number for number, _ in pictures._spaced(steps, 3)] == [0, 4, 8]
-    assert pictures._spaced(steps[:2], 3) == steps[:2]
+        for actions in (ACTIONS, [], [Finish()]):
+            save_animation(recording_of(actions, size, 0.5), tmp_path / "a.png")
+            assert len(frames_of(tmp_path / "a.png")) > len(actions)
 
 
 def hand(lines: list[str], tmp_path: Path) -> tuple[Recording, str]:
@@ -226,48 +212,8 @@ def test_a_wrong_wish_is_refused_before_anything_is_played(task: str, by: str, o
         play.play_task(fake_config(), task, by, out)
 
 
-def test_the_demo_leaves_a_strip_and_an_animation_for_each_task(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = tmp_path / "new" / "demo"
-    assert play.play_demo(fake_config(), 2, str(out))
-    assert sorted(path.name for path in out.iterdir()) == ["never-1.gif", "press-1.gif", "strip.png"]
-    assert capsys.readouterr().out.startswith(f"2 of 2 tasks solved. Look at {out}/strip.png")
-
-
-def test_the_strip_of_a_long_demo_shows_its_first_tasks_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(play, "STRIP_ROWS", 2)
-    heights = []
-    for count in (1, 2, 3):
-        assert play.play_demo(fake_config(), count, str(tmp_path))
-        heights.append(frames_of(tmp_path / "strip.png")[0].height)
-    assert heights[2] == heights[1] == 2 * heights[0]
-
-
 def test_an_episode_that_is_broken_off_leaves_no_empty_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Expert, "act", Mock(side_effect=KeyboardInterrupt))
     with pytest.raises(KeyboardInterrupt):
         play.play_task(fake_config(), "press-1", "expert", str(tmp_path / "p.gif"))
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_demo_tells_of_an_expert_that_failed(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(Expert, "act", lambda self, env: ("", Fail()))
-    assert not play.play_demo(fake_config(), 3, str(tmp_path))
-    said = capsys.readouterr()
-    assert "1 of 3 tasks solved" in said.out
-    assert "not solved: score 0 after 1 step" in said.err
-
-
-def test_the_demo_refuses_a_folder_or_a_number_that_cannot_be(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(ConfigError, match="file is a file and not a folder"):
-        play.play_demo(fake_config(), 1, str(tmp_path / "file"))
-    with pytest.raises(ConfigError, match="demo=4: must be at most 3, the tasks of train"):
-        play.play_demo(fake_config(), 4, str(tmp_path))
-    with pytest.raises(ConfigError, match="demo=0: must be at least 1"):
-        play.play_demo(fake_config(), 0, str(tmp_path))
-    with pytest.raises(TaskError):
-        play.play_demo(fake_config("tasks.source=none"), 1, str(tmp_path))

@@ -52,6 +52,13 @@ def test_json_has_the_names_that_others_rely_on(arpo: Arpo) -> None:
     assert told["run_dir"] == "here"
 
 
+def test_pictures_show_a_success_and_a_failure(arpo: Arpo) -> None:
+    arpo("fail", *FAKE, "--pictures", "shown")  # right where the task cannot be done, wrong elsewhere
+    assert sorted(path.name for path in Path("shown").iterdir()) == ["failure.gif", "success.gif"]
+    arpo("expert", *FAKE, "--pictures", "only", "--run-dir", "other")
+    assert [path.name for path in Path("only").iterdir()] == ["success.gif"]
+
+
 def test_people_get_a_table_and_are_told_where_to_look(arpo: Arpo) -> None:
     status, out, _ = arpo("expert", *FAKE)
     assert status == 0
@@ -78,7 +85,7 @@ def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["expret"], "error: expret: neither a checkpoint nor one of expert, random, fail\n"),
+        (["expret"], "error: expret: neither a checkpoint nor one of base, expert, random, fail\n"),
         (["expert", "--trials", "0"], "error: eval.trials=0: must be at least 1\n"),
         (["expert", "--top-p", "1.5"], "error: eval.top_p=1.5: must be at most 1\n"),
         (["expert", "--top-p", "0"], "error: eval.top_p=0.0: must be more than 0\n"),

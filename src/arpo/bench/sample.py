@@ -10,8 +10,8 @@ the vision tower, the prompt, the reply; not the environments. What is reported:
     peer_tokens_per_s      with --peer: the same turns by transformers' own `generate`, which knows no turns and so
                            reads each context from its beginning, in one batch without padding (its best case)
 
-The agent is one with random weights and the default sizes of a tiny checkpoint, or `--model`: a folder, a hub name, or
-random-7b, a model of the size of UI-TARS-1.5-7B with random weights (on a GPU: --model random-7b --size 1920x1080).
+The agent is the one that comes with arpo, or `--model`: a folder, a hub name, or random-7b, a model of the size of
+UI-TARS-1.5-7B with random weights (on a GPU: --model random-7b --size 1920x1080).
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from __future__ import annotations
 import asyncio
 import inspect
 import statistics
-import tempfile
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -40,7 +38,7 @@ from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import image_grid, spread
 from arpo.envs.images import decode, observe
 from arpo.errors import ConfigError
-from arpo.training.tiny import make_config, make_tiny, make_tokenizer
+from arpo.training.tiny import make_config, make_tokenizer
 from arpo.types import Observation
 
 RANDOM_7B = "random-7b"
@@ -51,13 +49,13 @@ CORPUS = [PROMPT, "Thought: the dialog is open, so I press OK next.\nAction: cli
 
 
 def bench_sample(
-    model: str | None, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int, peer: bool
+    model: str, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int, peer: bool
 ) -> dict[str, Any]:
     """The numbers, under the names that `--json` prints."""
     for name, value in (("episodes", episodes), ("turns", turns), ("tokens", tokens)):
         if value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1")
-    checkpoint = _checkpoint(model, seed)
+    checkpoint = _random_7b(seed) if model == RANDOM_7B else load_checkpoint(model)
     longest = max(turns, LATE, CORE_TURNS) * (image_tokens(*size) + tokens + 64) + 1024
     engine = LocalEngine(checkpoint, max_context=longest, slots=episodes)
     work = _Work(engine, UITars(checkpoint.vocabulary), size, tokens, seed)
@@ -67,7 +65,7 @@ def bench_sample(
     alone = [asyncio.run(work.alone(LATE)) for _ in range(REPEATS)]
     late, early = (statistics.median(one[turn - 1] for one in alone) for turn in (LATE, EARLY))
     numbers = {
-        "model": model or "random tiny",
+        "model": model,
         "parameters": sum(weight.numel() for weight in checkpoint.model.parameters()),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
@@ -168,16 +166,6 @@ class _Work:
         width, height = self.size
         blocks = self.random.integers(0, 256, (height // 20 + 1, width // 40 + 1, 3), dtype=np.uint8)
         return observe(blocks.repeat(20, 0).repeat(40, 1)[:height, :width].copy())
-
-
-def _checkpoint(model: str | None, seed: int) -> Checkpoint:
-    if model == RANDOM_7B:
-        return _random_7b(seed)
-    if model is not None:
-        return load_checkpoint(model)
-    with tempfile.TemporaryDirectory() as folder:
-        make_tiny(Path(folder), CORPUS, seed=seed)
-        return load_checkpoint(folder)
 
 
 def _random_7b(seed: int) -> Checkpoint:

@@ -1,6 +1,6 @@
 """Loading a Qwen2.5-VL checkpoint, and saying in one line what is wrong with one that cannot be used.
 
-    checkpoint = load_checkpoint("ByteDance-Seed/UI-TARS-1.5-7B")    # or a folder
+    checkpoint = load_checkpoint("ByteDance-Seed/UI-TARS-1.5-7B")    # or a folder, or base: our own
 
 transformers fills weights that a checkpoint lacks with random ones and only warns. An agent that samples from those
 looks like a bad agent, so here every weight must be there, fit, and be a number.
@@ -22,6 +22,7 @@ from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
 from arpo.engines.qwen import Model
 from arpo.errors import ConfigError
 
+BASE = "base"
 FAMILY = "qwen2_5_vl"
 TOKENS = {  # what the dialects need, and under which name the config must know the same id
     "<|im_start|>": None,
@@ -54,7 +55,7 @@ def load_checkpoint(
     place: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Checkpoint:
     """The checkpoint of a hub name or folder. fp32 on CPU and bf16 on a GPU unless `dtype` says otherwise."""
-    folder = _find(place)
+    folder = find_checkpoint(place)
     model = load_model(folder, device, dtype)
     return Checkpoint(str(place), model, load_vocabulary(folder, model.config))
 
@@ -65,7 +66,7 @@ def default_device() -> torch.device:
 
 def load_model(place: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
     """The weights alone, every one of them checked."""
-    folder = _find(place)
+    folder = find_checkpoint(place)
     _check_config(folder)
     _check_files(folder)
     device = default_device() if device is None else torch.device(device)
@@ -93,7 +94,7 @@ def load_model(place: str | Path, device: torch.device | str | None = None, dtyp
 
 def load_vocabulary(place: str | Path, config: Any) -> Vocabulary:
     """The tokenizer's vocabulary, checked for the tokens that dialects need and against the model's config."""
-    folder = _find(place)
+    folder = find_checkpoint(place)
     try:
         tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
     except Exception as error:
@@ -117,8 +118,10 @@ def load_vocabulary(place: str | Path, config: Any) -> Vocabulary:
     return vocabulary
 
 
-def _find(place: str | Path) -> Path:
+def find_checkpoint(place: str | Path) -> Path:
     """The folder of a checkpoint; a hub name is fetched first, or found in the hub's cache."""
+    if place == BASE:
+        return Path(__file__).parent.parent / "models" / BASE
     folder = Path(place)
     if folder.is_dir():
         return folder

@@ -1,8 +1,7 @@
 """Pictures of an episode for people: every action marked on the screen that it was taken on.
 
-`save_animation` writes one episode as a moving picture, `save_strip` several as one tall sheet, a row for each. Marks:
-a ring is a click, two rings a double click, a blue ring a right click, an arrow a drag or a turn of the wheel; what is
-typed stands in the caption.
+`save_animation` writes one episode as a moving picture. Marks: a ring is a click, two rings a double click, a blue ring
+a right click, an arrow a drag or a turn of the wheel; what is typed stands in the caption.
 """
 
 from __future__ import annotations
@@ -10,13 +9,13 @@ from __future__ import annotations
 import bisect
 import math
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 
 from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait, points
 from arpo.envs.images import Pixels
+from arpo.envs.pocket.fonts import font
 from arpo.types import Task
 
 FORMATS = {".gif": "GIF", ".png": "PNG"}  # both move; a PNG keeps every colour
@@ -25,8 +24,6 @@ PAPER, CARD, INK, FAINT = (244, 245, 247), (255, 255, 255), (28, 32, 40), (110, 
 GOOD, BAD = (24, 128, 72), (190, 40, 40)
 RED, BLUE, HALO = (226, 38, 60), (24, 104, 230), (255, 255, 255)
 
-FRAME_WIDTH = 448  # of a frame in a strip: the embedded desktop's default width, shown pixel for pixel
-FRAMES_IN_ROW = 4
 LOOK_MS, ACT_MS, END_MS = 500, 1000, 2500
 
 RGB = tuple[int, int, int]
@@ -106,17 +103,6 @@ def save_animation(recording: Recording, path: Path) -> None:
     )
 
 
-def save_strip(recordings: list[Recording], path: Path) -> None:
-    """Several episodes as one picture: a row for each, with its instruction and a few marked frames."""
-    rows = [_row(number, recording) for number, recording in enumerate(recordings, 1)]
-    sheet = Image.new("RGB", (max(row.width for row in rows), sum(row.height for row in rows)), PAPER)
-    top = 0
-    for row in rows:
-        sheet.paste(row, (0, top))
-        top += row.height
-    sheet.save(path)
-
-
 def _frame(recording: Recording, shot: Shot, title: str, colour: RGB, marked: bool = False) -> Image.Image:
     """A screen between the instruction and a caption; small screens doubled, pixel for pixel."""
     height, width, _ = shot.pixels.shape
@@ -124,60 +110,15 @@ def _frame(recording: Recording, shot: Shot, title: str, colour: RGB, marked: bo
     canvas = Image.new("RGB", (width * scale, height * scale + 44 + 60), CARD)
     draw = ImageDraw.Draw(canvas)
     room = canvas.width - 24
-    draw.text((12, 11), _fitted(recording.task.instruction, 18, room), INK, _font(18))
+    draw.text((12, 11), _fitted(recording.task.instruction, 18, room), INK, font(18))
     screen = Image.fromarray(shot.pixels).resize((width * scale, height * scale), Image.Resampling.NEAREST)
     if marked and shot.action is not None:
         screen = _marked(screen, shot.action, scale)
     canvas.paste(screen, (0, 44))
     bottom = 44 + screen.height
-    draw.text((12, bottom + 7), _fitted(title, 18, room), colour, _font(18))
-    draw.text((12, bottom + 33), _fitted(shot.thought, 15, room), FAINT, _font(15))
+    draw.text((12, bottom + 7), _fitted(title, 18, room), colour, font(18))
+    draw.text((12, bottom + 33), _fitted(shot.thought, 15, room), FAINT, font(15))
     return canvas
-
-
-def _row(number: int, recording: Recording) -> Image.Image:
-    *before, last = recording.shots
-    shown = _spaced(list(enumerate(before[:-1], 1)), FRAMES_IN_ROW - 1)
-    frames = [_small(shot) for _, shot in shown] + [_small(last)]
-    if before:
-        shown.append((len(before), before[-1]))  # the ending, told under the last screen
-
-    margin, head, foot = 16, 46, 34
-    width = FRAMES_IN_ROW * (FRAME_WIDTH + margin) + margin
-    row = Image.new("RGB", (width, head + frames[0].height + foot), PAPER)
-    draw = ImageDraw.Draw(row)
-    verdict = recording.verdict
-    right = width - margin - _font(18).getlength(verdict)
-    draw.text((right, 14), verdict, GOOD if recording.solved else BAD, _font(18))
-    title = f"{number}. {recording.task.instruction}"
-    draw.text((margin, 12), _fitted(title, 20, right - 2 * margin), INK, _font(20))
-    for place, frame in enumerate(frames):
-        left = margin + place * (FRAME_WIDTH + margin)
-        draw.rectangle((left - 1, head - 1, left + frame.width, head + frame.height), outline=(200, 204, 210))
-        row.paste(frame, (left, head))
-    for place, (step, shot) in enumerate(shown):
-        left, top = margin + place * (FRAME_WIDTH + margin), head + frames[0].height + 6
-        done = _fitted(f"{step}. {describe(shot.action)}" if shot.action else "", 15, FRAME_WIDTH)
-        draw.text((left, top), done, INK, _font(15))
-        gone = _font(15).getlength(done) + 12
-        draw.text((left + gone, top), _fitted(shot.thought, 15, FRAME_WIDTH - gone), FAINT, _font(15))
-    return row
-
-
-def _small(shot: Shot) -> Image.Image:
-    """A frame of a strip: never enlarged, shrunk if it must be, marked after that so that the marks stay clear."""
-    image = Image.fromarray(shot.pixels)
-    scale = min(1.0, FRAME_WIDTH / image.width)
-    if scale < 1:
-        image = image.resize((FRAME_WIDTH, round(image.height * scale)), Image.Resampling.LANCZOS)
-    return image if shot.action is None else _marked(image, shot.action, scale)
-
-
-def _spaced(shots: list[tuple[int, Shot]], count: int) -> list[tuple[int, Shot]]:
-    """At most `count` of them, evenly spread, the first and the last included."""
-    if len(shots) <= count:
-        return shots
-    return [shots[round(place * (len(shots) - 1) / (count - 1))] for place in range(count)]
 
 
 def _marked(screen: Image.Image, action: Action, scale: float) -> Image.Image:
@@ -237,17 +178,10 @@ class _Pen:
             self.draw.polygon([end, *sides], fill=(*ink, 255))
 
 
-@cache
-def _font(size: int) -> ImageFont.FreeTypeFont:
-    font = ImageFont.load_default(size)
-    assert isinstance(font, ImageFont.FreeTypeFont)  # Pillow's wheels have FreeType; `arpo doctor` says where not
-    return font
-
-
 def _fitted(text: str, size: int, room: float) -> str:
     """The text on one line, cut to fit."""
     text = " ".join(text[:500].split())
-    if _font(size).getlength(text) <= room:
+    if font(size).getlength(text) <= room:
         return text
-    kept = bisect.bisect_right(range(len(text)), room, key=lambda length: _font(size).getlength(text[:length] + "…"))
+    kept = bisect.bisect_right(range(len(text)), room, key=lambda length: font(size).getlength(text[:length] + "…"))
     return text[: max(0, kept - 1)].rstrip() + "…"

@@ -1,9 +1,8 @@
 """Plays tasks in front of people: by the scripted expert or by hand from a terminal, recorded as pictures.
 
-    play_task(config, "mail-reply-002", "expert", None)     one task, as mail-reply-002.gif
-    play_demo(config, 10, "demo")                           ten tasks, a strip and an animation for each
+    play_task(config, "mail-reply-002", "expert", None)     as mail-reply-002.gif
 
-Both are what `arpo envs play` calls.
+That is what `arpo envs play` calls.
 """
 
 from __future__ import annotations
@@ -17,24 +16,21 @@ from typing import Any, Protocol, runtime_checkable
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import track
 from rich.table import Table
 
 from arpo.agent.grammar import parse
 from arpo.config import Config
 from arpo.envs.base import Env, Expert, make, make_expert
 from arpo.envs.images import decode
-from arpo.envs.pictures import FORMATS, Recording, Shot, describe, save_animation, save_strip
+from arpo.envs.pictures import FORMATS, Recording, Shot, describe, save_animation
 from arpo.errors import ActionError, ConfigError, ParseError
-from arpo.tasks.load import load_tasks, spread
+from arpo.tasks.load import load_tasks
 from arpo.types import Task
 
 HELP = """One action a line, points in screen pixels; an empty line or wait() only looks, the end of input stops:
   click(start_box='(120,44)')   left_double(…)   right_single(…)   drag(start_box='(1,2)', end_box='(3,4)')
   type(content='hello\\n')   hotkey(key='ctrl s')   scroll(start_box='(200,140)', direction='down')
   finished(content='an answer')   fail()"""
-
-STRIP_ROWS = 20  # a taller picture takes long to open, and nobody looks at all of it
 
 
 @runtime_checkable
@@ -83,33 +79,6 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
     save_animation(recording, path)
     console.print(f"{recording.verdict}. Look at {path}", markup=False, soft_wrap=True)
     return recording.solved or by == "hand"
-
-
-def play_demo(config: Config, count: int, out: str) -> bool:
-    """The expert solves `count` tasks, as different as there are; pictures go to a folder. Whether it solved all."""
-    if count < 1:
-        raise ConfigError(f"demo={count}: must be at least 1")
-    tasks = spread(load_tasks(config.env.name, config.tasks.source))
-    if count > len(tasks):
-        raise ConfigError(f"demo={count}: must be at most {len(tasks)}, the tasks of {config.tasks.source}")
-    env = make(config.env.name, size=config.env.size)
-    folder = Path(out)
-    _make_sure_of(folder / "strip.png")
-    console = Console(stderr=True, highlight=False)
-    solved = 0
-    in_strip: list[Recording] = []
-    for task in track(tasks[:count], "The expert at work", console=console):
-        recording = record(env, make_expert(config.env.name, task), task, config.seed)
-        solved += recording.solved
-        if len(in_strip) < STRIP_ROWS:
-            in_strip.append(recording)
-        colour = "green" if recording.solved else "red"
-        console.print(f"[{colour}]{recording.verdict:<18}[/] {escape(task.instruction)}", soft_wrap=True)
-        save_animation(recording, folder / f"{task.id}.gif")
-    env.close()
-    save_strip(in_strip, folder / "strip.png")
-    print(f"{solved} of {count} tasks solved. Look at {folder / 'strip.png'}; each moves in {folder}/*.gif")
-    return solved == count
 
 
 def play_by_hand(env: Env, task: Task, seed: int, lines: Iterable[str], out: Path, console: Console) -> Recording:

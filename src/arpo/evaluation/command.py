@@ -20,21 +20,30 @@ from arpo.engines.base import Sampling
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
 from arpo.envs.base import make
 from arpo.errors import ConfigError
+from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
 
 
-def run_evaluation(config: Config, model: str, folder: Path) -> Evaluation:
-    """Evaluate a model or a script in a run folder, new or begun; a progress bar says how it stands."""
+def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | None = None) -> Evaluation:
+    """Evaluate a model or a script in a run folder, new or begun; a progress bar says how it stands.
+
+    `pictures`: a folder for moving pictures of a success and of a failure.
+    """
     tasks = load_tasks(config.env.name, config.tasks.source)
     make(config.env.name, size=config.env.size).close()  # a size that cannot be is said before a model is loaded
     engine_for, dialect, identity = _load(config, model)
+    if pictures is not None:
+        pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work
     with Run.write(folder, to_yaml(config)) as run:
         _same_settings(run, config)
         run.pin("model", identity)
-        return _evaluate(config, engine_for, dialect, tasks, run)
+        evaluation = _evaluate(config, engine_for, dialect, tasks, run)
+        if pictures is not None:
+            save_examples(run, tasks, pictures)
+        return evaluation
 
 
 def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: list[Task], run: Run) -> Evaluation:
@@ -144,16 +153,20 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
         vocabulary = byte_vocabulary()
         dialect = make_dialect(config.agent, vocabulary)
         return scripted(model, dialect, vocabulary), dialect, model
-    if "/" not in model and not Path(model).exists():
-        raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join(POLICIES)}")
-    from arpo.engines.checkpoint import load_checkpoint  # torch takes seconds, and a script needs none
+    from arpo.engines.checkpoint import (
+        BASE,
+        find_checkpoint,
+        load_checkpoint,
+    )  # torch takes seconds; a script needs none
     from arpo.engines.local import LocalEngine
 
+    if "/" not in model and model != BASE and not Path(model).exists():
+        raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
     checkpoint = load_checkpoint(model)
     longest = checkpoint.config.text_config.max_position_embeddings
     engine = LocalEngine(checkpoint, max_context=longest, slots=config.eval.n_envs)
     identity = f"{Path(model).resolve().name} with weights {_checksum(checkpoint.model)}"
-    agent, own = config.agent, Path(model) / "prompt.txt"
+    agent, own = config.agent, find_checkpoint(model) / "prompt.txt"
     if agent.prompt_file is None and own.is_file():  # the prompt that the checkpoint was taught with
         agent = agent.model_copy(update={"prompt_file": own})
     return lambda task, env: engine, make_dialect(agent, checkpoint.vocabulary), identity
