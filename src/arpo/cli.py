@@ -37,6 +37,7 @@ app.add_typer(envs_app, name="envs")
 app.add_typer(bench_app, name="bench")
 
 SizeOption = Annotated[str, typer.Option(help="The screen, WIDTHxHEIGHT in pixels.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what each means.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
@@ -88,7 +89,7 @@ def envs_play(
     seed: Annotated[int | None, typer.Option(help="Short for seed=N.")] = None,
     by: Annotated[str, typer.Option(help="expert, or hand: actions from standard input, one a line.")] = "expert",
     out: Annotated[str | None, typer.Option(help="Where to write: a .gif or .png that moves.")] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what each means.")] = False,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Record a task as a moving picture with the clicks marked.
 
@@ -197,6 +198,87 @@ def evaluate(
         command.print_table(evaluation, model, folder)
     if evaluation.errors == len(evaluation.trials):
         raise typer.Exit(1)
+
+
+@app.command()
+def select(
+    model: Annotated[str, typer.Argument(help="The agent: base, a folder or a hub name.")],
+    out: Annotated[str, typer.Argument(help="The task list to write, a .json file.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
+    ] = None,
+    trials: Annotated[int, typer.Option(help="How often each task is tried.")] = 16,
+    min_success: Annotated[int, typer.Option(help="Successes that a task needs to be kept.")] = 1,
+    drop_solved: Annotated[bool, typer.Option("--drop-solved", help="Leave out tasks solved every time.")] = False,
+    run_dir: Annotated[str | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")] = None,
+) -> None:
+    """Find the tasks that an agent sometimes solves: those it can learn from.
+
+    \b
+    Examples:
+      arpo select base runs/selected.json                    of the tasks of `train`
+      arpo select base mine.json tasks.source=subset32 --trials 8 --drop-solved
+      arpo train pocket tasks.source=runs/selected.json      then train on them
+    """
+    from pathlib import Path
+
+    from arpo.config import load_config, split_settings
+    from arpo.evaluation import command
+    from arpo.tasks import select as tasks
+
+    if not out.endswith(".json"):
+        raise ConfigError(f"out={out}: must end in .json")
+    source, overrides = split_settings(settings or [])
+    config = load_config(source, [*overrides, f"eval.trials={trials}"])
+    # At the temperature of training: there the successes are needed.
+    config = config.model_copy(
+        update={"eval": config.eval.model_copy(update={"temperature": config.train.temperature})}
+    )
+    folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
+    evaluation = command.run_evaluation(config, model, folder)
+    kept = tasks.select(evaluation, min_success, drop_solved)
+    tasks.write_list(kept, Path(out))
+    tasks.print_counts(evaluation, kept, Path(out))
+
+
+@app.command()
+def train(
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
+    ] = None,
+    resume: Annotated[str | None, typer.Option(help="The folder of a run to go on with, as it was begun.")] = None,
+    dry_run: DryRunOption = False,
+) -> None:
+    """Make an agent better at its tasks by reinforcement learning.
+
+    The base agent is judged, then trained, then judged again on screens that it was not trained on.
+
+    \b
+    Examples:
+      arpo train                                             the agent that comes with arpo, on the embedded desktop
+      arpo train pocket algorithm.name=grpo run_dir=runs/g   another method, another folder
+      arpo train --resume runs/g                             killed? go on
+      arpo train --dry-run                                   every setting and what it means
+    """
+    from pathlib import Path
+
+    from arpo.config import load_config, split_settings, to_yaml
+
+    if resume is not None:
+        if settings:
+            raise ConfigError(f"resume={resume}: a run goes on with its own settings; leave the others out")
+        config = load_config(str(Path(resume) / "config.yaml"), [f"run_dir={resume}"])
+    else:
+        source, overrides = split_settings(settings or [])
+        config = load_config(source or "pocket", overrides)
+    if dry_run:
+        print(to_yaml(config), end="")
+        return
+    from arpo.training.command import run_training
+
+    run_training(config)
 
 
 @bench_app.command("train")

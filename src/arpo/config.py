@@ -97,14 +97,113 @@ class EvalConfig(Section):
     top_p: float = Field(default=1.0, gt=0, le=1, description="of the likeliest tokens, the share that is drawn from")
     max_tokens: int = Field(default=256, ge=1, description="of one reply; a longer one is cut off")
     n_envs: int = Field(default=16, ge=1, description="how many episodes run at once; changes no result")
+    held_out: int = Field(
+        default=32, ge=0, description="after training: tasks of each held-out split that are tried; 0: none"
+    )
+
+
+class AlgorithmConfig(Section):
+    """The method. `name` sets the fields that make it what it is; any of them can be set otherwise beside it."""
+
+    name: Literal["grpo", "dapo", "arpo", "arpo+"] = Field(
+        default="arpo", description="the method; it sets the fields below that its column in docs/algorithms.md names"
+    )
+    group: int = Field(default=8, ge=2, description="episodes of a task that are compared with each other")
+    std: Literal["population", "sample"] = Field(
+        default="population", description="which standard deviation divides advantages"
+    )
+    format_reward: float = Field(
+        default=-1.0, le=0, description="added to the score of an episode with a reply that was no action"
+    )
+    clip_low: float = Field(default=0.2, gt=0, lt=1, description="how far below 1 the probability ratio may count")
+    clip_high: float = Field(default=0.3, gt=0, description="how far above 1 it may count")
+    dual_clip: float | None = Field(
+        default=None, gt=1, description="bound on the ratio where the advantage is negative; null: none"
+    )
+    normaliser: Literal["trajectory", "constant"] = Field(
+        default="trajectory", description="a token counts 1/length of its trajectory, or 1/`length`"
+    )
+    length: int = Field(default=256, ge=1, description="the constant normaliser, in tokens")
+    redraw: int = Field(
+        default=0, ge=0, description="how often tasks whose group has equal rewards are replaced by others"
+    )
+    replay: bool = Field(default=False, description="give groups that failed as a whole a stored success")
+    replay_size: int = Field(default=8, ge=1, description="successes kept of each task, the newest")
+    replay_tau: float | None = Field(
+        default=None,
+        gt=0,
+        description="successes of age a, in updates, are drawn in proportion to exp(-a/tau); null: alike",
+    )
+    replay_truncate: float | None = Field(
+        default=None,
+        ge=1,
+        description="bound on the importance weight of replayed tokens; null: no correction",
+    )
+    replay_reject: float | None = Field(
+        default=None,
+        gt=1,
+        description="a replayed sequence is dropped where its mean ratio is beyond this or its inverse",
+    )
+    replay_spares: bool = Field(
+        default=False, description="the failures that a replayed success joins are not pushed down by it"
+    )
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, given: Any) -> Any:
+        if isinstance(given, dict):
+            return ALGORITHMS.get(given.get("name", "arpo"), {}) | given
+        return given
+
+
+ALGORITHMS: dict[Any, dict[str, Any]] = {
+    "grpo": {"replay": False},
+    "dapo": {"replay": False, "redraw": 3},
+    "arpo": {"replay": True},
+    "arpo+": {
+        "replay": True,
+        "replay_tau": 8.0,
+        "replay_truncate": 2.0,
+        "replay_reject": 2.0,
+        "replay_spares": True,
+    },
+}
+
+
+class TrainConfig(Section):
+    model: str = Field(default="base", min_length=1, description="the agent to begin with: base, a folder, a hub name")
+    updates: int = Field(default=16, ge=1, description="how many; each is several optimiser steps")
+    rollout_tasks: int = Field(default=8, ge=1, description="tasks whose groups make one update")
+    optimizer_tasks: int = Field(default=2, ge=1, description="of them, how many make one optimiser step")
+    curriculum: bool = Field(
+        default=False, description="draw tasks by how informative they were lately, rather than each in turn"
+    )
+    temperature: float = Field(default=1.0, gt=0, description="of sampling")
+    max_tokens: int = Field(default=128, ge=1, description="of one reply; a longer one is cut off")
+    n_envs: int = Field(default=16, ge=1, description="episodes at once; changes no result")
+    lag: int = Field(default=0, ge=0, description="how many updates old the policy that samples may be")
+    lr: float = Field(default=1e-4, gt=0, description="of AdamW")
+    warmup: int = Field(default=0, ge=0, description="optimiser steps over which the learning rate rises to lr")
+    weight_decay: float = Field(default=0.0, ge=0, description="of AdamW")
+    grad_clip: float = Field(default=1.0, gt=0, description="bound on the norm of a gradient")
+    micro_tokens: int = Field(default=8192, ge=1, description="tokens, images included, that are learned at once")
+    checkpointing: bool = Field(default=False, description="recompute activations instead of keeping them")
+    freeze_vision: bool = Field(default=True, description="leave the vision tower as it is")
+    save_every: int = Field(default=1, ge=1, description="updates between checkpoints")
+    keep: int = Field(default=2, ge=1, description="checkpoints kept, the newest")
 
 
 class Config(Section):
     env: EnvConfig = Field(default=EnvConfig(), description="the computer")
     tasks: TasksConfig = Field(default=TasksConfig(), description="what is to be done on it")
     agent: AgentConfig = Field(default=AgentConfig(), description="who does it")
+    algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="how it learns")
+    train: TrainConfig = Field(default=TrainConfig(), description="how much, and with what")
     eval: EvalConfig = Field(default=EvalConfig(), description="how it is judged")
     seed: int = Field(default=0, ge=0, description="of every random choice")
+    run_dir: Path | None = Field(
+        default=None, strict=False, description="the folder of the run; null: a new one under runs/"
+    )
 
 
 def presets() -> tuple[str, ...]:
@@ -171,6 +270,12 @@ class _Loader(yaml.SafeLoader):
                 )
             keys.add(key_node.value)
         return super().construct_mapping(node, deep)
+
+
+# YAML 1.1 takes 1e-4 for text, since it has no point.
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(r"[-+]?\d+e[-+]?\d+", re.IGNORECASE), [*"-+0123456789"]
+)
 
 
 def _read(source: str) -> dict[str, Any]:

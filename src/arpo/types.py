@@ -196,6 +196,7 @@ class Sample:
     logprobs: tuple[float, ...]  # the sampler's
     advantages: tuple[float, ...]
     version: int  # the oldest version that sampled a token of it
+    replayed: bool = False
 
     def __post_init__(self) -> None:
         n_sampled = sum(self.sampled)

@@ -8,8 +8,10 @@ looks like a bad agent, so here every weight must be there, fit, and be a number
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from arpo.engines.qwen import Model
 from arpo.errors import ConfigError
 
 BASE = "base"
+SHARD = "15MB"  # the largest file of weights: small enough to be carried anywhere
 FAMILY = "qwen2_5_vl"
 TOKENS = {  # what the dialects need, and under which name the config must know the same id
     "<|im_start|>": None,
@@ -73,23 +76,22 @@ def load_model(place: str | Path, device: torch.device | str | None = None, dtyp
     if dtype is None:
         # Below 10M parameters fp32 is the faster one on a CPU, and bf16 crashes on some virtual ones.
         dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
-    bars = _logging.is_progress_bar_enabled()
-    level = _logging.get_verbosity()
-    _logging.disable_progress_bar()
-    _logging.set_verbosity_error()  # what it would warn of is an error here
     try:
-        loaded: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-            folder, dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
-        )
+        with _quiet():  # what it would warn of is an error here
+            loaded: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
+                folder, dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
+            )
     except Exception as error:  # safetensors, json and transformers each raise their own kinds, down to bare Exception
         raise ConfigError(f"model={folder}: cannot be loaded: {_first_line(error)}") from error
-    finally:
-        _logging.set_verbosity(level)
-        if bars:
-            _logging.enable_progress_bar()
     model, info = loaded
     _check_weights(folder, model, info)
     return model.to(device).eval().requires_grad_(False)
+
+
+def save_model(model: Model, folder: Path) -> None:
+    """Write config and weights as `load_model` takes them."""
+    with _quiet():
+        model.save_pretrained(folder, max_shard_size=SHARD)
 
 
 def load_vocabulary(place: str | Path, config: Any) -> Vocabulary:
@@ -137,6 +139,20 @@ def find_checkpoint(place: str | Path) -> Path:
         raise ConfigError(
             f"model={place}: no such folder, and the hub does not give it: {_first_line(error)}"
         ) from error
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """No progress bars and no warnings of transformers'."""
+    bars, level = _logging.is_progress_bar_enabled(), _logging.get_verbosity()
+    _logging.disable_progress_bar()
+    _logging.set_verbosity_error()
+    try:
+        yield
+    finally:
+        _logging.set_verbosity(level)
+        if bars:
+            _logging.enable_progress_bar()
 
 
 def _check_config(folder: Path) -> None:

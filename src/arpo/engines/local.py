@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import bisect
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -134,6 +134,10 @@ class LocalEngine:
         finally:  # also where the caller was cancelled: then the next round finds the turn done and drops it
             state.turn = None
 
+    def features(self, screenshots: Iterable[Observation]) -> dict[str, Tensor]:
+        """The visual tokens of screenshots, by hash: for a learner with the same vision tower."""
+        return self._screens.features(screenshots)
+
     async def release(self, session: str) -> None:
         """Forget a session. A turn of it that is under way ends in EngineError."""
         gone = self._sessions.pop(session, None)
@@ -153,8 +157,9 @@ class LocalEngine:
         async with self._loading:  # the task ends when the turns under way have: none is taken in meanwhile
             if self._task is not None and not self._task.done():
                 await asyncio.wait([self._task])
+            if not _equal(new.model.visual, self._model.model.visual):
+                self._screens.forget()  # a tower that was not trained sees what it saw before
             self._model.load_state_dict(new.state_dict())
-            self._screens.forget()
             for session in self._sessions.values():
                 self._forget(session)
             self._version = version
@@ -339,6 +344,12 @@ class LocalEngine:
 
 def _shapes(model: qwen.Model) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in model.state_dict().items()}
+
+
+def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
+    """Whether two modules of the same shape have the same weights."""
+    pairs = zip(one.parameters(), other.parameters(), strict=True)
+    return all(torch.equal(a.to(b.device), b) for a, b in pairs)
 
 
 def _common(a: Sequence[int | str], b: Sequence[int | str]) -> int:

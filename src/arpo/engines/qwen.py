@@ -22,6 +22,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from arpo.agent.coordinates import FACTOR, smart_resize
 
@@ -106,18 +107,26 @@ def embed(model: Model, ids: Tensor, features: Tensor | None = None) -> Tensor:
     return x.masked_scatter(places, features.to(x.dtype))
 
 
-def run_layers(model: Model, x: Tensor, factors: Rope, attend: Attend) -> Tensor:
-    """All decoder layers and the last norm on embeddings ... x T x hidden."""
+def run_layers(model: Model, x: Tensor, factors: Rope, attend: Attend, recompute: bool = False) -> Tensor:
+    """All decoder layers and the last norm on embeddings ... x T x hidden.
+
+    `recompute`: keep only what goes into each layer and compute the rest again for the gradient.
+    """
     text = model.config.text_config
     heads, kv_heads = text.num_attention_heads, text.num_key_value_heads
     dim = text.hidden_size // heads
-    for i, layer in enumerate(model.model.language_model.layers):
+
+    def run(i: int, layer: Any, x: Tensor) -> Tensor:
         attention, h = layer.self_attn, norm(layer.input_layernorm, x)
         q = _rotate(attention.q_proj(h).unflatten(-1, (heads, dim)), factors)
         k = _rotate(attention.k_proj(h).unflatten(-1, (kv_heads, dim)), factors)
         v = attention.v_proj(h).unflatten(-1, (kv_heads, dim))
         x = x + attention.o_proj(attend(i, q, k, v).flatten(-2))
-        x = x + layer.mlp(norm(layer.post_attention_layernorm, x))
+        out: Tensor = x + layer.mlp(norm(layer.post_attention_layernorm, x))
+        return out
+
+    for i, layer in enumerate(model.model.language_model.layers):
+        x = checkpoint(run, i, layer, x, use_reentrant=False) if recompute else run(i, layer, x)
     return norm(model.model.language_model.norm, x)
 
 

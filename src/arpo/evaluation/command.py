@@ -7,7 +7,7 @@ import re
 import time
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
@@ -15,16 +15,20 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from arpo.agent.dialects import UITars, make_dialect
-from arpo.config import Config, load_config, to_yaml
+from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
 from arpo.envs.base import make
 from arpo.errors import ConfigError
 from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
+from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
+
+if TYPE_CHECKING:
+    from arpo.engines.local import LocalEngine
 
 
 def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | None = None) -> Evaluation:
@@ -38,7 +42,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work
     with Run.write(folder, to_yaml(config)) as run:
-        _same_settings(run, config)
+        same_settings(run, config)
         run.pin("model", identity)
         evaluation = _evaluate(config, engine_for, dialect, tasks, run)
         if pictures is not None:
@@ -135,41 +139,32 @@ def _progress() -> Progress:
     return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
 
 
-def _same_settings(run: Run, config: Config) -> None:
-    """A begun evaluation goes on only as what it is; how many environments share the work is free."""
-    begun = load_config(str(run.folder / "config.yaml"), [])
-    free = {"n_envs": config.eval.n_envs}
-    begun = begun.model_copy(update={"eval": begun.eval.model_copy(update=free)})
-    if begun != config:
-        old, new = (to_yaml(settings).splitlines() for settings in (begun, config))
-        before, now = next((a, b) for a, b in zip(old, new, strict=True) if a != b)
-        before, now = (line.partition("  #")[0].strip() for line in (before, now))
-        raise ConfigError(f"{run.folder}: was begun with {before}, not {now}; choose another --run-dir")
-
-
 def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
     """The engine and the dialect of a script or a checkpoint, and what tells it from any other."""
     if model in POLICIES:
         vocabulary = byte_vocabulary()
         dialect = make_dialect(config.agent, vocabulary)
         return scripted(model, dialect, vocabulary), dialect, model
-    from arpo.engines.checkpoint import (
-        BASE,
-        find_checkpoint,
-        load_checkpoint,
-    )  # torch takes seconds; a script needs none
+    engine, dialect, identity = load_agent(config, model, config.eval.n_envs)
+    return lambda task, env: engine, dialect, identity
+
+
+def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UITars, str]:
+    """The engine and the dialect of a checkpoint, and what tells it from any other."""
+    # Not at the top: torch takes seconds, and a script needs none.
+    from arpo.engines.checkpoint import BASE, find_checkpoint, load_checkpoint
     from arpo.engines.local import LocalEngine
 
     if "/" not in model and model != BASE and not Path(model).exists():
         raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
     checkpoint = load_checkpoint(model)
     longest = checkpoint.config.text_config.max_position_embeddings
-    engine = LocalEngine(checkpoint, max_context=longest, slots=config.eval.n_envs)
+    engine = LocalEngine(checkpoint, max_context=longest, slots=slots)
     identity = f"{Path(model).resolve().name} with weights {_checksum(checkpoint.model)}"
     agent, own = config.agent, find_checkpoint(model) / "prompt.txt"
     if agent.prompt_file is None and own.is_file():  # the prompt that the checkpoint was taught with
         agent = agent.model_copy(update={"prompt_file": own})
-    return lambda task, env: engine, make_dialect(agent, checkpoint.vocabulary), identity
+    return engine, make_dialect(agent, checkpoint.vocabulary), identity
 
 
 def _checksum(model: Any) -> str:

@@ -4,7 +4,8 @@ Two kinds of lesson, each one sequence in the dialect's own conversation form:
 
     an episode     the expert works on a task, now and then disturbed by a wrong move that it then mends;
                    the expert's replies are to be learned, the wrong moves are only seen
-    a reading      one screenshot, then words and their places in random order, asked in both directions
+    a reading      one screenshot, then words and their places in random order, asked in both directions, and last
+                   some words of the instruction to be repeated
 
 Beside both, each visual token has a target of its own: the word and the kind of control centred in each of its four
 patches. That is what makes a small tower read (see docs/log.md).
@@ -41,6 +42,7 @@ from arpo.envs.images import Pixels
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import Expert, ExpertLost
+from arpo.envs.pocket.words import sentence
 from arpo.errors import TaskError
 from arpo.seeds import EVALUATION
 from arpo.types import Image, Observation, Reply, Task, Tokens
@@ -188,26 +190,36 @@ class Teacher:
             if env.ended:
                 env.load(task, rng.randrange(EVALUATION))
         pixels = env.pixels()
-        conversation = self.dialect.start("Read.")
+        said = sentence(rng)
+        conversation = self.dialect.start(f"Read, then say '{said}'.")
         ids = list(
             flatten(conversation.segments, [], conversation.observe(_observation(pixels)), self.dialect.image_pad).ids
         )
         learn = [False] * len(ids)
-        asked = [(c.label, c.centre) for c in env.parse() if c.kind not in ("wallpaper", "scrollbar") and c.label]
-        asked += [(word, ((x0 + x1) // 2, (y0 + y1) // 2)) for word, (x0, y0, x1, y1) in env.words()]
-        shown = Counter(label for label, _ in asked)
-        rng.shuffle(asked)
-        start, end = self.vocabulary.special("<|box_start|>"), self.vocabulary.special("<|box_end|>")
-        for label, (x, y) in asked[:QUESTIONS]:
-            x, y = self.scaling.to_model(_middle(min(x, env.size[0] - 1)), _middle(min(y, env.size[1] - 1)))
-            name = list(self.vocabulary.encode(f" {label[:40]}"))
-            place = [start, *self.vocabulary.encode(f"({x},{y})"), end]
-            point = shown[label] == 1 and rng.random() < POINTING  # where a label is seen twice, its place is a guess
-            question, answer = (name, place) if point else (place, name)
-            line = self.vocabulary.encode("\n")
+        line = list(self.vocabulary.encode("\n"))
+        for question, answer in [*self.questions(), ([], list(self.vocabulary.encode(f" {said}")))]:
             ids += [*question, *answer, *line]
             learn += [False] * len(question) + [True] * len(answer) + [False] * len(line)
         return self.lesson(ids, learn, [pixels], [self.grids()])
+
+    def questions(self) -> Iterator[tuple[list[int], list[int]]]:
+        """Names and places of controls and of other words on the screen, one the question and one the answer."""
+        rng, width, height = self.rng, *self.env.size
+        controls = [c for c in self.env.parse() if c.kind not in ("wallpaper", "scrollbar") and c.label]
+        asked = [(control.label, self.middle(*control.centre)) for control in controls]
+        labels = {label for label, _ in asked}
+        for word, (x0, y0, x1, y1) in self.env.words():
+            if word not in labels:  # else it is what the control is called by
+                x, y = min((x0 + x1) // 2, width - 1), min((y0 + y1) // 2, height - 1)
+                asked.append((word, (_middle(x), _middle(y))))
+        shown = Counter(label for label, _ in asked)
+        rng.shuffle(asked)
+        start, end = self.vocabulary.special("<|box_start|>"), self.vocabulary.special("<|box_end|>")
+        for label, at in asked[:QUESTIONS]:
+            name = list(self.vocabulary.encode(f" {label[:40]}"))
+            place = [start, *self.vocabulary.encode("({},{})".format(*self.scaling.to_model(*at))), end]
+            point = shown[label] == 1 and rng.random() < POINTING  # where a label is seen twice, its place is a guess
+            yield (name, place) if point else (place, name)
 
     # Arrays.
 

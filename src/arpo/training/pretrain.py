@@ -31,7 +31,6 @@ import torch
 import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.agent import grammar
 from arpo.agent.coordinates import Scaling
@@ -39,7 +38,7 @@ from arpo.agent.dialects import UITars
 from arpo.agent.episode import run_episode
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.base import Sampling
-from arpo.engines.checkpoint import Checkpoint
+from arpo.engines.checkpoint import Checkpoint, load_model, save_model
 from arpo.engines.images import PATCH, encode
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import causal, embed, rope, run_layers
@@ -53,7 +52,6 @@ from arpo.training.tiny import make_config, make_tokenizer, new_model, save_toke
 from arpo.types import Provenance, Task
 
 PROMPT = "Task: {instruction}"
-SHARD = "15MB"
 HEADS = "heads.safetensors"
 LONGEST = 15  # screenshots of an episode
 
@@ -229,7 +227,7 @@ def pretrain(settings: Pretraining) -> None:
 
 
 def _save(pupil: Pupil, out: Path) -> None:
-    pupil.model.save_pretrained(out, max_shard_size=SHARD)
+    save_model(pupil.model, out)
     save_file(pupil.heads.state_dict(), out / HEADS)
 
 
@@ -243,7 +241,7 @@ def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
     (settings.out / "prompt.txt").write_text(PROMPT)
     if settings.start:
         tokenizer = tokenizers.Tokenizer.from_file(str(settings.start / "tokenizer.json"))
-        model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(settings.start, dtype=torch.float32)
+        model = load_model(settings.start, "cpu", torch.float32).requires_grad_(True)
     else:
         tokenizer = make_tokenizer(corpus(400))
         model = new_model(make_config(tokenizer, settings.vision, settings.text))

@@ -1,0 +1,1 @@
+"""The method: advantages, replay, loss."""

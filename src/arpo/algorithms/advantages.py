@@ -1,0 +1,56 @@
+"""How much better than its group each episode was: what the gradient of each of its tokens is multiplied with.
+
+    rewards 1 0 0 0 0 0 0 0    mean 1/8, population std 0.331    advantages +2.65 -0.38 -0.38 …
+
+Only valid members count, at least two: an episode that a machine broke off says nothing about the agent. Where all
+rewards are equal there is nothing to learn, and every advantage is 0: the gradient vanishes, which is what replay is
+for.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from arpo.config import AlgorithmConfig
+from arpo.types import Group, Outcome, Trajectory
+
+EQUAL = 1e-9  # rewards closer than this differ by rounding (0.3 - 0.1 is not 0.2), which teaches nothing
+
+
+def normalised(rewards: Sequence[float], std: str = "population") -> list[float]:
+    """(reward - mean) / std for each; zeros where they are equal or fewer than two."""
+    if len(rewards) < 2 or max(rewards) - min(rewards) < EQUAL:
+        return [0.0] * len(rewards)
+    mean = statistics.fmean(rewards)
+    spread = statistics.pstdev(rewards) if std == "population" else statistics.stdev(rewards)
+    return [(reward - mean) / spread for reward in rewards]
+
+
+def advantages(group: Group, config: AlgorithmConfig) -> list[float]:
+    """One for each trajectory of the group; 0 for those that are not valid."""
+    valid = [trajectory for trajectory in group.trajectories if trajectory.outcome.valid]
+    values = iter(normalised([reward(trajectory, config) for trajectory in valid], config.std))
+    found = [next(values) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
+    replayed = [trajectory.provenance.source == "replay" for trajectory in group.trajectories]
+    if config.replay_spares and any(replayed):
+        return [value if injected else 0.0 for value, injected in zip(found, replayed, strict=True)]
+    return found
+
+
+def reward(trajectory: Trajectory, config: AlgorithmConfig) -> float:
+    """The score, and the penalty for a reply that was no action."""
+    assert trajectory.score is not None, "only valid trajectories have a reward"
+    unusable = trajectory.outcome in (Outcome.UNPARSABLE, Outcome.CUT_OFF)
+    return trajectory.score + (config.format_reward if unusable else 0.0)
+
+
+def failed(group: Group) -> bool:
+    """Whether every valid member failed, by the checker's word and not by the reward; False where none is valid."""
+    scores = [trajectory.score for trajectory in group.trajectories if trajectory.outcome.valid]
+    return bool(scores) and not any(scores)
+
+
+def informative(group: Group, config: AlgorithmConfig) -> bool:
+    """Whether its rewards differ, so that there is something to learn."""
+    return any(advantages(group, config))

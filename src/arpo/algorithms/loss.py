@@ -1,0 +1,66 @@
+"""The loss of tokens: pure functions of tensors, one entry a token, whatever sequences they came from.
+
+Three log-probabilities of the same token are kept apart:
+
+    sampler   mu       what drew it, perhaps many updates ago
+    old       pi_old   the policy before this update
+    new       pi       the policy now, with gradient
+
+    r    = exp(new - old)
+    loss = sum of  weight * w * -min(r A, clip(r, 1 - low, 1 + high) A)
+
+`weight` holds the normaliser and is passed in: the mean over trajectories of the mean over a trajectory's tokens, or a
+constant in place of the latter. With dual clip the term of a negative advantage is at least c A. For replayed tokens
+w = min(exp(old - sampler), C), truncated importance sampling, and 0 for a whole sequence whose geometric mean of that
+ratio is off by more than a bound; for all others, and where nothing is to be corrected, w = 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from arpo.config import AlgorithmConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """N tokens."""
+
+    sampler: Tensor
+    old: Tensor
+    advantages: Tensor
+    weights: Tensor
+    replayed: Tensor  # bool
+    sequence: Tensor  # which sequence a token belongs to, from 0 on
+
+
+def policy_loss(new: Tensor, tokens: Tokens, config: AlgorithmConfig) -> tuple[Tensor, Tensor]:
+    """The loss, and for each token whether clipping took its gradient away."""
+    ratio = (new - tokens.old).exp()
+    a = tokens.advantages
+    free, bounded = ratio * a, ratio.clamp(1 - config.clip_low, 1 + config.clip_high) * a
+    term = torch.minimum(free, bounded)
+    clipped = bounded < free
+    if config.dual_clip is not None:
+        floor = config.dual_clip * a
+        clipped = clipped | ((a < 0) & (term < floor))
+        term = torch.where(a < 0, torch.maximum(term, floor), term)
+    return -(tokens.weights * importance(tokens, config) * term).sum(), clipped
+
+
+def importance(tokens: Tokens, config: AlgorithmConfig) -> Tensor:
+    """w of each token; 1 where nothing is to be corrected."""
+    w = torch.ones_like(tokens.old)
+    log_ratio = tokens.old - tokens.sampler
+    if config.replay_truncate is not None:
+        w = torch.where(tokens.replayed, log_ratio.exp().clamp(max=config.replay_truncate), w)
+    if config.replay_reject is not None:
+        n = int(tokens.sequence.max()) + 1 if len(tokens.sequence) else 0
+        total = log_ratio.new_zeros(n).index_add(0, tokens.sequence, log_ratio)
+        length = log_ratio.new_zeros(n).index_add(0, tokens.sequence, torch.ones_like(log_ratio))
+        far = (total / length).abs() > torch.tensor(config.replay_reject).log()
+        w = torch.where(tokens.replayed & far[tokens.sequence], torch.zeros_like(w), w)
+    return w

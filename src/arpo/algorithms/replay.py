@@ -1,0 +1,72 @@
+"""Success replay: where every attempt at a task failed, one of the agent's own past successes takes part.
+
+    replay = Replay(config, seed)
+    filled = replay.fill(groups, update, run.trajectory)     # may put a stored success into a group that failed
+    replay.add(groups, update)                               # new successes enter afterwards
+
+Kept are only ids and ages, a few of each task; the trajectories themselves are in the run's store and are read when
+they are needed. `state` and `restore` make it part of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import random
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from arpo.algorithms.advantages import failed, reward
+from arpo.config import AlgorithmConfig
+from arpo.seeds import derive
+from arpo.types import Group, Trajectory
+
+
+class Replay:
+    """The newest successes of each task, by id."""
+
+    def __init__(self, config: AlgorithmConfig, seed: int) -> None:
+        self.config, self.seed = config, seed
+        self._kept: dict[str, list[tuple[str, int]]] = {}  # task: (trajectory, update), the newest last
+
+    def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
+        """The groups, each that failed as a whole with a random member replaced by a stored success of its task."""
+        return [
+            self._filled(group, update, load) if self.config.replay and failed(group) else group for group in groups
+        ]
+
+    def add(self, groups: Sequence[Group], update: int) -> None:
+        """Remember the successes of these groups; the oldest of a task go where there are too many.
+
+        One that ended in a reply that was no action is left out: replayed, it would teach that reply.
+        """
+        for group in groups:
+            for trajectory in group.trajectories:
+                if trajectory.outcome.valid and reward(trajectory, self.config) == 1.0:
+                    kept = self._kept.setdefault(group.task_id, [])
+                    kept.append((trajectory.id, update))
+                    del kept[: -self.config.replay_size]
+
+    def state(self) -> dict[str, Any]:
+        return {task: [list(entry) for entry in kept] for task, kept in self._kept.items()}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        self._kept = {task: [(name, update) for name, update in kept] for task, kept in state.items()}
+
+    def _filled(self, group: Group, update: int, load: Callable[[str], Trajectory]) -> Group:
+        kept = self._kept.get(group.task_id)
+        if not kept:
+            return group
+        rng = random.Random(derive("replay", self.seed, update, group.task_id))
+        tau = self.config.replay_tau
+        newest = kept[-1][1]  # ages count from here, which changes no odds: of very old ones all would be exp(-…) = 0
+        weights = [1.0 if tau is None else math.exp((since - newest) / tau) for _, since in kept]
+        name, _ = rng.choices(kept, weights)[0]
+        # An invalid member trains nothing, so it would be a waste to give up a valid one.
+        members = list(group.trajectories)
+        places = [i for i, member in enumerate(members) if not member.outcome.valid] or range(len(members))
+        place = rng.choice(places)
+        success = load(name)
+        provenance = dataclasses.replace(success.provenance, source="replay", replayed_from=name)
+        members[place] = dataclasses.replace(success, id=f"{members[place].id}-replay", provenance=provenance)
+        return Group(group.task_id, tuple(members))

@@ -1,0 +1,84 @@
+"""Curves as a picture: one line for each series, with a band around it where there is one.
+
+save_plot(Path("curve.png"), [Series("arpo", xs, ys, low, high)], "updates", "success")
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image, ImageDraw
+
+from arpo.envs.pocket.fonts import font
+
+SIZE, SMOOTH = (760, 440), 2  # drawn so many times larger, and shrunk
+LEFT, RIGHT, TOP, BOTTOM = 70, 20, 40, 60
+INK, FAINT, PAPER = (28, 32, 40), (214, 218, 224), (255, 255, 255)
+COLOURS = ((24, 104, 230), (226, 38, 60), (24, 128, 72), (200, 120, 0), (128, 60, 180), (60, 60, 60))
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """A line. `low` and `high` are the edges of its band, one value for each x; empty: no band."""
+
+    name: str
+    x: Sequence[float]
+    y: Sequence[float]
+    low: Sequence[float] = ()
+    high: Sequence[float] = ()
+
+
+def save_plot(path: Path, series: Sequence[Series], x_label: str, y_label: str) -> None:
+    """Write the picture; the axes fit all that is shown, and the vertical one begins at 0 where nothing is below."""
+    xs = [x for one in series for x in one.x]
+    ys = [y for one in series for y in (*one.y, *one.low, *one.high)]
+    if not xs:
+        raise ValueError("a plot of nothing")
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(0.0, *ys), max(ys))
+    canvas = Image.new("RGB", (SIZE[0] * SMOOTH, SIZE[1] * SMOOTH), PAPER)
+    draw = ImageDraw.Draw(canvas, "RGBA")
+
+    def at(x: float, y: float) -> tuple[float, float]:
+        across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0]) * (SIZE[0] - LEFT - RIGHT)
+        up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0]) * (SIZE[1] - TOP - BOTTOM)
+        return (LEFT + across) * SMOOTH, (SIZE[1] - BOTTOM - up) * SMOOTH
+
+    def write(x: float, y: float, text: str, anchor: str) -> None:
+        draw.text((x, y), text, INK, font(15 * SMOOTH), anchor=anchor)
+
+    for tick in y_ticks:
+        draw.line([at(x_ticks[0], tick), at(x_ticks[-1], tick)], FAINT, SMOOTH)
+        x, y = at(x_ticks[0], tick)
+        write(x - 8 * SMOOTH, y, f"{tick:g}", "rm")
+    for tick in x_ticks:
+        x, y = at(tick, y_ticks[0])
+        write(x, y + 8 * SMOOTH, f"{tick:g}", "ma")
+    write(SIZE[0] * SMOOTH / 2, (SIZE[1] - 8) * SMOOTH, x_label, "ms")
+    write(8 * SMOOTH, 4 * SMOOTH, y_label, "la")
+    for number, one in enumerate(series):
+        colour = COLOURS[number % len(COLOURS)]
+        if one.low:
+            edge = [at(x, y) for x, y in zip(one.x, one.high, strict=True)]
+            edge += [at(x, y) for x, y in zip(reversed(one.x), reversed(one.low), strict=True)]
+            if len(one.x) > 1:
+                draw.polygon(edge, (*colour, 48))
+        points = [at(x, y) for x, y in zip(one.x, one.y, strict=True)]
+        draw.line(points, colour, 3 * SMOOTH, joint="curve")
+        for x, y in points:
+            draw.circle((x, y), 3 * SMOOTH, colour)
+        top = (TOP + 6 + 20 * number) * SMOOTH
+        draw.line([((LEFT + 12) * SMOOTH, top), ((LEFT + 36) * SMOOTH, top)], colour, 3 * SMOOTH)
+        write((LEFT + 44) * SMOOTH, top, one.name, "lm")
+    canvas.resize(SIZE, Image.Resampling.LANCZOS).save(path)
+
+
+def ticks(low: float, high: float) -> list[float]:
+    """Round numbers, about five, that begin at or below `low` and end at or above `high`."""
+    raw = max(high - low, 1e-6 * max(1.0, abs(low), abs(high))) / 5  # what is closer together is one number to the eye
+    unit = 10.0 ** math.floor(math.log10(raw))
+    step = unit * next(m for m in (1, 2, 5, 10) if m * unit >= raw)
+    first, last = math.floor(low / step), math.ceil(high / step)
+    return [i * step for i in range(first, max(last, first + 1) + 1)]

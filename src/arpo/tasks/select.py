@@ -1,0 +1,53 @@
+"""Task selection: keep the tasks that an agent sometimes solves, for only those can teach it something.
+
+evaluation = run_evaluation(config, "base", folder)          # k trials of each task, at the temperature of training
+kept = select(evaluation, least=1, drop_solved=False)
+write_list(kept, Path("selected.json"))                      # {domain: [id, …]}, OSWorld's form
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from arpo.evaluation.run import Evaluation
+from arpo.types import Task
+
+
+def select(evaluation: Evaluation, least: int, drop_solved: bool) -> list[Task]:
+    """The tasks with at least so many successes; on demand without those that succeeded every time."""
+    kept = []
+    for part in evaluation.by_task().values():
+        solved = _successes(part)
+        if solved >= least and not (drop_solved and solved == len(part.trials)):
+            kept.append(part.trials[0].task)
+    return kept
+
+
+def write_list(tasks: list[Task], path: Path) -> None:
+    """A task list that `tasks.source` takes."""
+    by_domain: dict[str, list[str]] = {}
+    for task in tasks:
+        by_domain.setdefault(task.domain, []).append(task.id)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(by_domain, indent=1) + "\n")
+
+
+def print_counts(evaluation: Evaluation, kept: list[Task], path: Path) -> None:
+    """How many tasks had how many successes."""
+    counts: dict[int, int] = {}
+    for part in evaluation.by_task().values():
+        counts[_successes(part)] = counts.get(_successes(part), 0) + 1
+    table = Table("successes", "tasks", box=None, pad_edge=False)
+    for solved, tasks in sorted(counts.items()):
+        table.add_row(str(solved), str(tasks))
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"{len(kept)} of {evaluation.n_tasks} tasks kept, in {path}", markup=False, soft_wrap=True)
+
+
+def _successes(part: Evaluation) -> int:
+    return sum(trial.score == 1.0 for trial in part.trials)

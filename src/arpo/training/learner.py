@@ -1,0 +1,247 @@
+"""The learner: Samples in, metrics out, the version one higher.
+
+    learner = Learner(load_checkpoint("base"), config)
+    learner.show(screens, visual)                             # the screenshots of the next samples
+    metrics = learner.update([[sample, …], [sample, …]])      # one inner list an optimiser step
+    await engine.load(learner.version, learner.publish(folder))
+
+The loss covers sampled tokens only, and log-probabilities are computed at their positions alone: never the whole
+vocabulary for a whole sequence. Old log-probabilities are those of the policy before the update, computed here once:
+for the first optimiser step its own forward pass has them, for the others there is a pass before it. The sampler's own
+would do but for their rounding, which depends on what else was sampled at that moment; a run that is killed and goes on
+would learn other last digits, and in bf16 rounding alone would clip tokens. (The self-test holds the two together.)
+
+A frozen vision tower is not run here at all: the engine has already computed the visual tokens, and `show` takes them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from arpo.algorithms.loss import Tokens, importance, policy_loss
+from arpo.config import Config
+from arpo.engines.checkpoint import Checkpoint, save_model
+from arpo.engines.images import encode, resized
+from arpo.engines.qwen import causal, embed, image_grid, logits, rope, run_layers, spread
+from arpo.envs.images import decode
+from arpo.errors import ArpoError
+from arpo.types import Observation, Sample
+
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of log-probabilities that should be equal
+
+
+class LearnerError(ArpoError):
+    """Learning cannot go on: numbers that are not finite, or a learner that is not the sampler's twin."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Sequences that go through the model together, and where their sampled tokens are."""
+
+    samples: tuple[Sample, ...]
+    ids: Tensor  # B x T
+    positions: Tensor  # 3 x B x T
+    places: Tensor  # of all B x T tokens, those that were sampled
+    images: tuple[str, ...]  # in the order in which their tokens stand
+
+
+class Learner:
+    """One process, one model, its optimiser."""
+
+    def __init__(self, checkpoint: Checkpoint, config: Config) -> None:
+        self.checkpoint, self.config, self.version = checkpoint, config, 0
+        self.model = checkpoint.model
+        self._screens: Mapping[str, Observation] = {}
+        self._visual: Mapping[str, Tensor] | None = None
+        self.model.requires_grad_(True)
+        if config.train.freeze_vision:
+            self.model.model.visual.requires_grad_(False)
+        self.parameters = [weight for weight in self.model.parameters() if weight.requires_grad]
+        self.optimizer = torch.optim.AdamW(self.parameters, config.train.lr, weight_decay=config.train.weight_decay)
+        self.steps = 0  # of the optimiser, in all
+        self._pad: int = checkpoint.config.image_token_id
+        self._device = self.parameters[0].device
+
+    def show(self, screens: Mapping[str, Observation], visual: Mapping[str, Tensor] | None = None) -> None:
+        """The screenshots that the next samples need, by hash; and their visual tokens, where the tower is frozen."""
+        self._screens, self._visual = screens, visual
+
+    def update(self, batches: Sequence[Sequence[Sample]]) -> dict[str, float]:
+        """One optimiser step for each batch; batches without samples are skipped."""
+        batches = [batch for batch in batches if batch]
+        later = [sample for batch in batches[1:] for sample in batch]
+        old = {id(sample): values for sample, values in zip(later, self.logprobs(later), strict=True)}
+        seen: list[dict[str, Tensor]] = []
+        norms: list[float] = []
+        for batch in batches:
+            self._warm_up()
+            self.optimizer.zero_grad(set_to_none=True)
+            weights = _weights(batch, self.config)
+            seen += [self._learn(part, old, weights) for part in self._parts(batch)]
+            norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.train.grad_clip))
+            if not math.isfinite(norm):
+                raise LearnerError(f"update {self.version}: the gradient is not finite")
+            self.optimizer.step()
+            norms.append(norm)
+        self.version += 1
+        return _metrics(seen, norms)
+
+    def logprobs(self, samples: Sequence[Sample], altered: bool = False) -> list[Tensor]:
+        """Of the sampled tokens of each sample, under the present weights. `altered`: as if the screens were others."""
+        found: dict[int, Tensor] = {}
+        with torch.no_grad():
+            for part in self._parts(samples):
+                lengths = [sum(sample.sampled) for sample in part.samples]
+                values = torch.split(self._forward(part, altered), lengths)
+                found |= {id(sample): value for sample, value in zip(part.samples, values, strict=True)}
+        return [found[id(sample)] for sample in samples]
+
+    def self_test(self, samples: Sequence[Sample]) -> None:
+        """LearnerError unless fresh samples have the sampler's log-probabilities here, and others on other screens."""
+        sample = max(samples, key=lambda one: len(one.logprobs))
+        (here,) = self.logprobs([sample])
+        there = torch.tensor(sample.logprobs, device=self._device)
+        limit = TOLERANCE[self.parameters[0].dtype]
+        if not (off := float((here - there).abs().max())) <= limit:  # so, since NaN is never more than anything
+            raise LearnerError(
+                f"the learner gives a sampled token another log-probability than the sampler (off by {off:.3g}, "
+                f"more than {limit:g}): they do not run the same weights, prompt or temperature"
+            )
+        if torch.equal(self.logprobs([sample], altered=True)[0], here):
+            raise LearnerError("the learner does not look at screenshots: altered ones change no log-probability")
+
+    def publish(self, folder: Path) -> Path:
+        """Write the weights where an engine can fetch them."""
+        save_model(self.model, folder)
+        return folder
+
+    # One part.
+
+    def _learn(self, part: _Part, old: dict[int, Tensor], weights: dict[int, float]) -> dict[str, Tensor]:
+        """Add the part's gradient; returns what was seen of each token. Samples that `old` lacks come first of all."""
+        samples, new = part.samples, self._forward(part)
+        lengths = torch.tensor([sum(sample.sampled) for sample in samples], device=self._device)
+
+        def each(values: Iterable[float]) -> Tensor:
+            return torch.tensor(list(values), device=self._device).repeat_interleave(lengths)
+
+        tokens = Tokens(
+            sampler=torch.tensor([v for sample in samples for v in sample.logprobs], device=self._device),
+            old=torch.cat([old[id(sample)] for sample in samples]) if id(samples[0]) in old else new.detach(),
+            advantages=torch.tensor([v for sample in samples for v in sample.advantages], device=self._device),
+            weights=each(weights[id(sample)] for sample in samples),
+            replayed=each(sample.replayed for sample in samples).bool(),
+            sequence=each(range(len(samples))).long(),
+        )
+        loss, clipped = policy_loss(new, tokens, self.config.algorithm)
+        if not torch.isfinite(loss):
+            raise LearnerError(f"update {self.version}: the loss is {loss.item()}")
+        loss.backward()  # type: ignore[no-untyped-call]
+        return {
+            "loss": loss.detach()[None],
+            "new": new.detach(),
+            "old": tokens.old,
+            "clipped": clipped,
+            "replayed": tokens.replayed,
+            "importance": importance(tokens, self.config.algorithm),
+            "age": each(self.version - sample.version for sample in samples),
+        }
+
+    def _forward(self, part: _Part, altered: bool = False) -> Tensor:
+        """The log-probability of every sampled token, at the temperature of sampling."""
+        model = self.model
+        found = self._encoded(part.images) if self._visual is None else self._visual
+        visual = torch.cat([found[name] for name in part.images])
+        if altered:
+            visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
+        x = embed(model, part.ids, visual)
+        factors = rope(model, part.positions, x.dtype)
+        hidden = run_layers(model, x, factors, causal, recompute=self.config.train.checkpointing)
+        scores = logits(model, hidden.flatten(0, 1)[part.places - 1]) / self.config.train.temperature
+        return -F.cross_entropy(scores, part.ids.flatten()[part.places], reduction="none")
+
+    def _encoded(self, images: Iterable[str]) -> dict[str, Tensor]:
+        """Visual tokens by the learner's own tower, with gradient."""
+        found = {}
+        for name in dict.fromkeys(images):
+            pixels = torch.from_numpy(np.array(resized(decode(self._screens[name].image)))).to(self._device)
+            found[name] = encode(self.model.model.visual, pixels[None])[0]
+        return found
+
+    def _parts(self, samples: Sequence[Sample]) -> Iterator[_Part]:
+        """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""
+        sizes = {name: image_grid(one.width, one.height) for name, one in self._screens.items()}
+        rows = [(sample, spread(sample.ids, [sizes[name] for name in sample.images], self._pad)) for sample in samples]
+        rows.sort(key=lambda row: len(row[1].ids))
+        while rows:
+            taken = 1
+            while taken < len(rows) and (taken + 1) * len(rows[taken][1].ids) <= self.config.train.micro_tokens:
+                taken += 1
+            part, rows = rows[:taken], rows[taken:]
+            length = len(part[-1][1].ids)
+            ids = torch.zeros(taken, length, dtype=torch.int64)
+            positions = torch.zeros(3, taken, length, dtype=torch.int64)
+            sampled = torch.zeros(taken, length, dtype=torch.bool)
+            for row, (sample, layout) in enumerate(part):
+                n = len(layout.ids)
+                ids[row, :n], positions[:, row, :n] = layout.ids, layout.positions
+                sampled[row, torch.from_numpy(layout.starts[:-1])[torch.tensor(sample.sampled)]] = True
+            yield _Part(
+                samples=tuple(sample for sample, _ in part),
+                ids=ids.to(self._device),
+                positions=positions.to(self._device),
+                places=sampled.flatten().nonzero().flatten().to(self._device),
+                images=tuple(name for sample, _ in part for name in sample.images),
+            )
+
+    def _warm_up(self) -> None:
+        self.steps += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.train.lr * min(1.0, self.steps / max(1, self.config.train.warmup))
+
+
+def _weights(batch: Sequence[Sample], config: Config) -> dict[int, float]:
+    """What a token of each sample counts: trajectories alike, and in each its tokens alike; or all tokens alike.
+
+    Trajectories without a gradient are not among the samples, but they count: the mean is over all of a step's.
+    """
+    trajectories = config.train.optimizer_tasks * config.algorithm.group
+    tokens: Counter[str] = Counter()
+    for sample in batch:
+        tokens[sample.trajectory_id] += sum(sample.sampled)
+    constant = config.algorithm.length if config.algorithm.normaliser == "constant" else None
+    return {id(sample): 1.0 / ((constant or tokens[sample.trajectory_id]) * trajectories) for sample in batch}
+
+
+def _metrics(seen: list[dict[str, Tensor]], norms: list[float]) -> dict[str, float]:
+    if not seen:
+        return {"optimizer_steps": 0, "learned_tokens": 0}
+    every: dict[str, Any] = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
+    found = {
+        "optimizer_steps": len(norms),
+        "learned_tokens": len(every["new"]),
+        "loss": every["loss"].sum().item() / len(norms),
+        "grad_norm": sum(norms) / len(norms),
+        "clipped": every["clipped"].float().mean().item(),
+        "kl": (every["old"] - every["new"]).mean().item(),
+    }
+    replayed = every["replayed"]
+    if replayed.any():
+        w = every["importance"][replayed]
+        found |= {
+            "replay_weight": w.mean().item(),
+            "replay_rejected": (w == 0).float().mean().item(),
+            "replay_clipped": every["clipped"][replayed].float().mean().item(),
+            "replay_age": every["age"][replayed].float().mean().item(),
+        }
+    return found

@@ -1,0 +1,101 @@
+"""The training loop: sample, replay, advantages, learn, publish, again.
+
+One loop for all: with a lag of 0 each update's episodes are played by the policy that it changes; with a lag of n the
+episodes of the next n updates are under way while the learner works, and the policy that plays may be n updates old.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from itertools import chain
+from typing import Any
+
+from arpo.algorithms.advantages import advantages, failed, informative
+from arpo.algorithms.replay import Replay
+from arpo.config import Config
+from arpo.engines.local import LocalEngine
+from arpo.runs.store import Run, Summary
+from arpo.training.checkpoint import Checkpoints
+from arpo.training.learner import Learner
+from arpo.training.rollouts import Rollouts
+from arpo.training.samples import to_samples
+from arpo.types import Group
+
+
+async def train(
+    config: Config,
+    run: Run,
+    rollouts: Rollouts,
+    engine: LocalEngine,
+    learner: Learner,
+    image_pad: int,
+    on_update: Callable[[dict[str, Any]], object] = lambda metrics: None,
+) -> None:
+    """Make the updates that the run has not made yet."""
+    replay = Replay(config.algorithm, config.seed)
+    checkpoints = Checkpoints(run.folder / "checkpoints", config.train.keep)
+    first = checkpoints.restore(learner, replay)
+    logged = {line["update"] for line in run.metrics()}
+    if first:
+        await engine.load(first, checkpoints.newest)
+        if first - 1 not in logged:
+            run.log(checkpoints.line())
+    tested = False
+    under_way: deque[asyncio.Task[list[Group]]] = deque()
+
+    def begin(update: int) -> None:
+        if update < config.train.updates:
+            accept = lambda group: informative(group, config.algorithm)  # noqa: E731
+            under_way.append(asyncio.create_task(rollouts.groups(update, accept)))
+
+    for update in range(first, min(first + config.train.lag, config.train.updates)):
+        begin(update)
+    for update in range(first, config.train.updates):
+        began = time.monotonic()
+        begin(update + config.train.lag)
+        groups = await under_way.popleft()
+        sampled = time.monotonic()
+        filled = replay.fill(groups, update, run.trajectory)
+        samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
+        n = config.train.optimizer_tasks
+        steps = [list(chain(*samples[i : i + n])) for i in range(0, len(samples), n)]
+        screens = {name: run.image(name) for sample in chain(*steps) for name in sample.images}
+        learner.show(screens, engine.features(screens.values()) if config.train.freeze_vision else None)
+        fresh = [sample for sample in chain(*steps) if sample.version == learner.version and not sample.replayed]
+        if fresh and not tested:
+            learner.self_test(fresh)
+            tested = True
+        learned = await asyncio.to_thread(learner.update, steps)
+        replay.add(groups, update)
+        played = list(run.summaries(update=update, source="rollout"))
+        seconds = {"sample_s": sampled - began, "learn_s": time.monotonic() - sampled}
+        metrics = {"update": update, **about(played, groups, filled), **learned, **seconds}
+        if learner.version % config.train.save_every == 0 or learner.version == config.train.updates:
+            place = checkpoints.save(learner, replay, metrics)
+        else:
+            place = learner.publish(run.folder / "published")
+        await engine.load(learner.version, place)
+        metrics["learn_s"] = time.monotonic() - sampled
+        if update not in logged:  # it is, where updates since the last checkpoint are made again
+            run.log(metrics)
+        on_update(metrics)
+
+
+def about(played: Sequence[Summary], groups: Sequence[Group], filled: Sequence[Group]) -> dict[str, float]:
+    """What the episodes of an update were like: all that were played, also those that gave way to others."""
+    valid = [episode for episode in played if episode.outcome.valid]
+    replayed = sum(t.provenance.source == "replay" for group in filled for t in group.trajectories)
+    n = max(1, len(valid))
+    return {
+        "success": math.fsum(episode.score or 0.0 for episode in valid) / n,  # fsum: in whatever order they ended
+        "reward": math.fsum(episode.reward or 0.0 for episode in valid) / n,
+        "failed_groups": sum(map(failed, groups)) / max(1, len(groups)),
+        "replayed_groups": replayed / max(1, len(groups)),
+        "episodes": len(valid),
+        "errors": len(played) - len(valid),
+        "env_steps": sum(episode.n_steps for episode in played),
+    }

@@ -1,0 +1,164 @@
+"""Advantages: the worked example, what counts in a group, and what there is to learn from one."""
+
+from __future__ import annotations
+
+import dataclasses
+import statistics
+
+import pytest
+from attempts import attempt, group
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from arpo.algorithms.advantages import advantages, failed, informative, normalised, reward
+from arpo.config import AlgorithmConfig
+from arpo.types import Outcome, Trajectory
+
+ARPO = AlgorithmConfig()
+UNPARSABLE, CUT_OFF = Outcome.UNPARSABLE, Outcome.CUT_OFF
+ONE_OF_EIGHT = (0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def replayed(trajectory: Trajectory) -> Trajectory:
+    provenance = dataclasses.replace(trajectory.provenance, source="replay", replayed_from="old")
+    return dataclasses.replace(trajectory, provenance=provenance)
+
+
+# The numbers
+
+
+def test_one_success_among_eight_is_the_worked_example() -> None:
+    found = advantages(group(*ONE_OF_EIGHT), ARPO)
+    assert [round(value, 2) for value in found] == [-0.38, -0.38, 2.65, -0.38, -0.38, -0.38, -0.38, -0.38]
+
+
+def test_the_standard_deviation_of_a_sample_gives_smaller_ones() -> None:
+    found = advantages(group(*ONE_OF_EIGHT), AlgorithmConfig(std="sample"))
+    assert [round(value, 2) for value in found] == [-0.35, -0.35, 2.47, -0.35, -0.35, -0.35, -0.35, -0.35]
+
+
+def test_equal_rewards_teach_nothing() -> None:
+    for score in (0.0, 0.3, 1.0):
+        assert advantages(group(*[score] * 8), ARPO) == [0.0] * 8
+
+
+def test_rewards_that_differ_by_rounding_are_equal() -> None:
+    assert 0.3 - 0.1 != 0.2
+    assert normalised([0.3 - 0.1, 0.2]) == [0.0, 0.0]
+    assert normalised([0.0, 5e-324]) == [0.0, 0.0]  # whose standard deviation is 0
+    assert normalised([0.0, 1e-6]) == [-1.0, 1.0]
+
+
+@pytest.mark.parametrize("std", ["population", "sample"])
+def test_fewer_than_two_rewards_cannot_be_compared(std: str) -> None:
+    assert normalised([], std) == []
+    assert normalised([1.0], std) == [0.0]
+
+
+# What counts
+
+
+@pytest.mark.parametrize("outcome", [Outcome.CANCELLED, Outcome.ENV_ERROR, Outcome.ENGINE_ERROR])
+def test_invalid_members_get_nothing_and_do_not_count(outcome: Outcome) -> None:
+    broken = attempt("broken", None, outcome)
+    found = advantages(group(broken, 1.0, broken, 0.0, 0.0, 0.0, broken), ARPO)
+    assert [found[0], found[2], found[6]] == [0.0, 0.0, 0.0]
+    assert [found[1], found[3], found[4], found[5]] == advantages(group(1.0, 0.0, 0.0, 0.0), ARPO)
+    assert found[1] > 1.7  # a success among four: sqrt(3), and more among seven
+
+
+def test_one_valid_member_is_compared_with_nobody() -> None:
+    assert advantages(group(None, 1.0, None), ARPO) == [0.0, 0.0, 0.0]
+    assert advantages(group(None, None), ARPO) == [0.0, 0.0]
+
+
+def test_a_reply_that_was_no_action_lowers_the_reward() -> None:
+    rewards = {
+        (score, outcome): reward(attempt("a", score, outcome), ARPO)
+        for score in (0.0, 0.5, 1.0)
+        for outcome in Outcome
+        if outcome.valid
+    }
+    for (score, outcome), found in rewards.items():
+        assert found == score - (outcome in (UNPARSABLE, CUT_OFF))
+
+
+def test_the_format_reward_is_a_setting() -> None:
+    half = AlgorithmConfig(format_reward=-0.5)
+    assert reward(attempt("a", 1.0, UNPARSABLE), half) == 0.5
+    assert reward(attempt("a", 1.0), half) == 1.0
+    mixed = group(1.0, (1.0, UNPARSABLE), (0.0, CUT_OFF), 0.0)
+    for config, rewards in ((ARPO, [1.0, 0.0, -1.0, 0.0]), (half, [1.0, 0.5, -0.5, 0.0])):
+        assert advantages(mixed, config) == normalised(rewards)
+    assert advantages(group(0.0, (0.0, CUT_OFF)), AlgorithmConfig(format_reward=0.0)) == [0.0, 0.0]
+
+
+member = st.none() | st.tuples(
+    st.integers(0, 4).map(lambda quarters: quarters / 4) | st.floats(0, 1),
+    st.sampled_from([Outcome.FINISHED, Outcome.STEP_LIMIT, UNPARSABLE, CUT_OFF]),
+)
+
+
+@given(st.lists(member, min_size=2, max_size=16), st.sampled_from([-1.0, -0.25, 0.0]))
+def test_over_valid_members_the_mean_is_0_and_the_variance_1(
+    members: list[tuple[float, Outcome] | None], format_reward: float
+) -> None:
+    config = AlgorithmConfig(format_reward=format_reward)
+    whole = group(*members)
+    rewards = [reward(one, config) for one in whole.trajectories if one.outcome.valid]
+    assume(rewards and max(rewards) - min(rewards) > 1e-6)
+    found = [
+        (reward(one, config), value)
+        for one, value in zip(whole.trajectories, advantages(whole, config), strict=True)
+        if one.outcome.valid
+    ]
+    assert statistics.fmean(value for _, value in found) == pytest.approx(0, abs=1e-6)
+    assert statistics.pvariance(value for _, value in found) == pytest.approx(1, abs=1e-6)
+    assert [value for _, value in sorted(found)] == sorted(value for _, value in found)  # better is never less
+
+
+# Replayed successes
+
+
+def test_a_replayed_success_counts_like_any_other() -> None:
+    filled = group(0.0, replayed(attempt("b", 1.0)), 0.0)
+    assert advantages(filled, ARPO) == advantages(group(0.0, 1.0, 0.0), ARPO)
+
+
+def test_failures_can_be_spared_by_the_success_that_joined_them() -> None:
+    spares = AlgorithmConfig(replay_spares=True)
+    filled = group(0.0, replayed(attempt("b", 1.0)), (0.0, UNPARSABLE), None)
+    found = advantages(filled, spares)
+    assert [found[0], found[2], found[3]] == [0.0, 0.0, 0.0]
+    assert found[1] == advantages(filled, ARPO)[1] > 0
+    assert informative(filled, spares)
+
+
+def test_failures_beside_a_success_of_their_own_are_not_spared() -> None:
+    own = group(*ONE_OF_EIGHT)
+    assert advantages(own, AlgorithmConfig(replay_spares=True)) == advantages(own, ARPO)
+
+
+# Whole groups
+
+
+def test_a_group_failed_where_every_valid_member_scored_nothing() -> None:
+    assert failed(group(0.0, 0.0, None))
+    assert failed(group(0.0))
+    assert not failed(group(0.0, 1.0))
+    assert not failed(group(0.0, 0.25))  # half a success is not nothing
+    assert not failed(group(None, None))  # nobody tried
+
+
+def test_failure_is_the_word_of_the_checker_and_not_the_reward() -> None:
+    malformed = group(0.0, (0.0, UNPARSABLE), 0.0)
+    assert failed(malformed) and informative(malformed, ARPO)
+    unrewarded = group((1.0, UNPARSABLE), 0.0)
+    assert not failed(unrewarded) and not informative(unrewarded, ARPO)
+
+
+def test_a_group_is_informative_where_valid_rewards_differ() -> None:
+    assert informative(group(1.0, 0.0), ARPO)
+    assert not informative(group(1.0, 1.0), ARPO)
+    assert not informative(group(0.0, 0.0, None), ARPO)
+    assert not informative(group(1.0, None), ARPO)

@@ -1,0 +1,316 @@
+"""The loss against a slow one in plain Python, its gradient, and what clipping and importance weights do."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from arpo.algorithms.loss import Tokens, importance, policy_loss
+from arpo.config import AlgorithmConfig
+
+
+@dataclass
+class Batch:
+    """Tokens as plain numbers."""
+
+    new: list[float]
+    old: list[float]
+    sampler: list[float]
+    advantages: list[float]
+    weights: list[float]
+    replayed: list[bool]
+    sequence: list[int]
+
+    def tokens(self, dtype: torch.dtype = torch.float64) -> Tokens:
+        return Tokens(
+            sampler=torch.tensor(self.sampler, dtype=dtype),
+            old=torch.tensor(self.old, dtype=dtype),
+            advantages=torch.tensor(self.advantages, dtype=dtype),
+            weights=torch.tensor(self.weights, dtype=dtype),
+            replayed=torch.tensor(self.replayed, dtype=torch.bool),
+            sequence=torch.tensor(self.sequence, dtype=torch.int64),
+        )
+
+
+def slow_importance(batch: Batch, config: AlgorithmConfig) -> list[float]:
+    found = []
+    for i, replayed in enumerate(batch.replayed):
+        weight = 1.0
+        if replayed and config.replay_truncate is not None:
+            weight = min(math.exp(batch.old[i]) / math.exp(batch.sampler[i]), config.replay_truncate)
+        if replayed and config.replay_reject is not None:
+            own = [j for j, number in enumerate(batch.sequence) if number == batch.sequence[i]]
+            product = math.prod(math.exp(batch.old[j]) / math.exp(batch.sampler[j]) for j in own)
+            mean = product ** (1 / len(own))
+            if mean > config.replay_reject or mean < 1 / config.replay_reject:
+                weight = 0.0
+        found.append(weight)
+    return found
+
+
+def slow_loss(new: list[float], batch: Batch, config: AlgorithmConfig) -> float:
+    loss = 0.0
+    for i, weight in enumerate(slow_importance(batch, config)):
+        advantage = batch.advantages[i]
+        ratio = math.exp(new[i]) / math.exp(batch.old[i])
+        nearby = min(max(ratio, 1 - config.clip_low), 1 + config.clip_high)
+        gain = min(ratio * advantage, nearby * advantage)
+        if advantage < 0 and config.dual_clip is not None:
+            gain = max(gain, config.dual_clip * advantage)
+        loss -= batch.weights[i] * weight * gain
+    return loss
+
+
+def fast(batch: Batch, config: AlgorithmConfig) -> tuple[float, list[bool], list[float]]:
+    """Loss, clipped flags, gradient."""
+    new = torch.tensor(batch.new, dtype=torch.float64, requires_grad=True)
+    loss, clipped = policy_loss(new, batch.tokens(), config)
+    (gradient,) = torch.autograd.grad(loss, new)
+    return loss.item(), clipped.tolist(), gradient.tolist()
+
+
+def one_token(ratio: float, advantage: float, **setting: Any) -> tuple[float, list[bool], list[float]]:
+    batch = Batch([math.log(ratio) - 1.0], [-1.0], [-1.0], [advantage], [1.0], [False], [0])
+    return fast(batch, AlgorithmConfig(**setting))
+
+
+def replayed_at(*ratios: float, sequence: list[int] | None = None) -> Batch:
+    """Replayed tokens at these ratios of old to sampler, with an advantage of 1 and no step made yet."""
+    n = len(ratios)
+    old = [math.log(ratio) - 2.0 for ratio in ratios]
+    return Batch(old, old, [-2.0] * n, [1.0] * n, [1.0] * n, [True] * n, sequence or [0] * n)
+
+
+configs = st.builds(
+    AlgorithmConfig,
+    clip_low=st.sampled_from([0.1, 0.2, 0.6]),
+    clip_high=st.sampled_from([0.1, 0.3, 1.5]),
+    dual_clip=st.sampled_from([None, 1.2, 3.0]),
+    replay_truncate=st.sampled_from([None, 1.0, 1.3, 2.0]),
+    replay_reject=st.sampled_from([None, 1.1, 1.7, 4.0]),
+)
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    """Up to four sequences of up to four tokens, each replayed as a whole or not."""
+    lengths = draw(st.lists(st.integers(1, 4), min_size=1, max_size=4))
+    n = sum(lengths)
+
+    def numbers(low: float, high: float) -> list[float]:
+        return draw(st.lists(st.floats(low, high, width=32, allow_subnormal=False), min_size=n, max_size=n))
+
+    old = numbers(-4, -1)
+    signs = draw(st.lists(st.sampled_from([1, -1]), min_size=n, max_size=n))
+    replayed = [draw(st.booleans()) for _ in lengths]
+    batch = Batch(
+        new=[value + step for value, step in zip(old, numbers(-1.5, 1.5), strict=True)],
+        old=old,
+        sampler=[value + step for value, step in zip(old, numbers(-1, 1), strict=True)],
+        advantages=[sign * size for sign, size in zip(signs, numbers(0.125, 3), strict=True)],
+        weights=numbers(0.0625, 1),
+        replayed=[flag for flag, length in zip(replayed, lengths, strict=True) for _ in range(length)],
+        sequence=[number for number, length in enumerate(lengths) for _ in range(length)],
+    )
+    order = draw(st.permutations(range(n)))  # tokens of a sequence need not be neighbours
+    return Batch(*([column[i] for i in order] for column in vars(batch).values()))
+
+
+def near_a_corner(batch: Batch, config: AlgorithmConfig) -> bool:
+    """Whether a token's ratio is where two pieces of the loss meet, so that the slope depends on the side."""
+    corners = [1 - config.clip_low, 1 + config.clip_high, config.dual_clip or 0.0]
+    ratios = [math.exp(new - old) for new, old in zip(batch.new, batch.old, strict=True)]
+    return any(abs(ratio - corner) < 1e-4 for ratio in ratios for corner in corners)
+
+
+def near_rejection(batch: Batch, config: AlgorithmConfig) -> bool:
+    logs = [old - sampler for old, sampler in zip(batch.old, batch.sampler, strict=True)]
+    for number in set(batch.sequence):
+        own = [value for value, sequence in zip(logs, batch.sequence, strict=True) if sequence == number]
+        if config.replay_reject and abs(abs(sum(own)) / len(own) - math.log(config.replay_reject)) < 1e-5:
+            return True
+    return False
+
+
+# Against the slow one
+
+
+@given(batches(), configs)
+@settings(max_examples=300)
+def test_the_loss_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
+    assume(not near_rejection(batch, config))
+    expected = slow_loss(batch.new, batch, config)
+    assert fast(batch, config)[0] == pytest.approx(expected, rel=1e-9, abs=1e-9)
+    single = policy_loss(torch.tensor(batch.new), batch.tokens(torch.float32), config)[0]
+    assert single.dtype == torch.float32
+    assert single.item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
+
+
+@given(batches(), configs)
+@settings(max_examples=200)
+def test_importance_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
+    assume(not near_rejection(batch, config))
+    assert importance(batch.tokens(), config).tolist() == pytest.approx(slow_importance(batch, config), rel=1e-9)
+
+
+@given(batches(), configs)
+@settings(max_examples=200)
+def test_the_gradient_is_the_slope_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
+    assume(not near_rejection(batch, config) and not near_a_corner(batch, config))
+    _, _, gradient = fast(batch, config)
+    for i, found in enumerate(gradient):
+        up, down = ([*batch.new[:i], batch.new[i] + step, *batch.new[i + 1 :]] for step in (1e-6, -1e-6))
+        slope = (slow_loss(up, batch, config) - slow_loss(down, batch, config)) / 2e-6
+        assert found == pytest.approx(slope, rel=1e-5, abs=1e-7)
+
+
+@given(batches(), configs)
+@settings(max_examples=200)
+def test_before_the_first_step_the_gradient_is_minus_weight_times_advantage(
+    batch: Batch, config: AlgorithmConfig
+) -> None:
+    assume(not near_rejection(batch, config))
+    batch.new = batch.old
+    w = slow_importance(batch, config)
+    _, clipped, gradient = fast(batch, config)
+    assert gradient == pytest.approx([-x * y * z for x, y, z in zip(batch.weights, w, batch.advantages, strict=True)])
+    assert not any(clipped)
+
+
+@given(batches(), configs)
+@settings(max_examples=200)
+def test_the_flags_say_exactly_where_clipping_took_the_gradient(batch: Batch, config: AlgorithmConfig) -> None:
+    assume(not near_a_corner(batch, config))
+    batch.replayed = [False] * len(batch.new)  # a token that is not trusted has no gradient either
+    _, clipped, gradient = fast(batch, config)
+    assert clipped == [slope == 0.0 for slope in gradient]
+
+
+def test_clipped_flags_do_not_depend_on_rejection() -> None:
+    batch = replayed_at(9.0, 9.0)
+    batch.new = [batch.old[0], batch.old[1] + 1.0]
+    _, clipped, gradient = fast(batch, AlgorithmConfig(replay_reject=2.0))
+    assert gradient == [0.0, 0.0]
+    assert clipped == [False, True]
+
+
+# By hand
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "clipped"),
+    [
+        (1.0, 2.0, -2.0, False),
+        (1.29, 2.0, -2.58, False),
+        (1.31, 2.0, -2.6, True),  # likelier enough
+        (0.5, 2.0, -1.0, False),  # it may always be made likelier again
+        (0.81, -2.0, 1.62, False),
+        (0.79, -2.0, 1.6, True),  # less likely enough
+        (5.0, -2.0, 10.0, False),
+    ],
+)
+def test_a_clipped_token_of_the_usual_settings(ratio: float, advantage: float, loss: float, clipped: bool) -> None:
+    found, flags, (gradient,) = one_token(ratio, advantage)
+    assert found == pytest.approx(loss)
+    assert flags == [clipped]
+    assert gradient == pytest.approx(0.0 if clipped else -ratio * advantage)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "loss", "clipped"),
+    [(2.9, -2.0, 5.8, False), (3.1, -2.0, 6.0, True), (50.0, -2.0, 6.0, True), (0.7, -2.0, 1.6, True)],
+)
+def test_dual_clip_bounds_what_a_bad_token_costs(ratio: float, advantage: float, loss: float, clipped: bool) -> None:
+    found, flags, (gradient,) = one_token(ratio, advantage, dual_clip=3.0)
+    assert found == pytest.approx(loss)
+    assert flags == [clipped]
+    assert gradient == pytest.approx(0.0 if clipped else -ratio * advantage)
+
+
+@pytest.mark.parametrize("ratio", [0.3, 1.1, 4.0])
+def test_dual_clip_leaves_good_tokens_alone(ratio: float) -> None:
+    assert one_token(ratio, 2.0, dual_clip=3.0) == one_token(ratio, 2.0)
+
+
+def test_weights_multiply_and_tokens_add_up() -> None:
+    batch = Batch([-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [3.0, -2.0], [0.25, 0.5], [False, False], [0, 1])
+    loss, _, gradient = fast(batch, AlgorithmConfig())
+    assert loss == pytest.approx(-0.75 + 1.0)
+    assert gradient == pytest.approx([-0.75, 1.0])
+
+
+# Importance
+
+
+def weights_of(batch: Batch, **setting: Any) -> list[float]:
+    found: Tensor = importance(batch.tokens(), AlgorithmConfig(**setting))
+    return [round(value, 6) for value in found.tolist()]
+
+
+def test_importance_is_truncated_from_above_only() -> None:
+    assert weights_of(replayed_at(0.1, 1.0, 1.9, 2.1, 50.0), replay_truncate=2.0) == [0.1, 1.0, 1.9, 2.0, 2.0]
+
+
+def test_what_was_not_replayed_is_not_corrected() -> None:
+    batch = replayed_at(0.1, 3.0, 50.0)
+    batch.replayed = [False] * 3
+    assert weights_of(batch, name="arpo+") == [1.0, 1.0, 1.0]
+
+
+def test_without_the_settings_nothing_is_corrected() -> None:
+    assert weights_of(replayed_at(0.1, 3.0, 50.0)) == [1.0, 1.0, 1.0]
+
+
+def test_a_replayed_sequence_is_dropped_whole_where_its_geometric_mean_is_too_far_off() -> None:
+    batch = replayed_at(8.0, 0.4, 8.0, 1.0, 0.1, 0.9, sequence=[0, 0, 1, 1, 2, 2])  # means 1.79, 2.83, 0.3
+    assert weights_of(batch, replay_reject=2.0) == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
+    assert weights_of(batch, replay_reject=3.0) == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
+    assert weights_of(batch, replay_reject=2.0, replay_truncate=2.0) == [2.0, 0.4, 0.0, 0.0, 0.0, 0.0]
+
+
+def test_a_far_off_sequence_that_was_not_replayed_is_kept() -> None:
+    batch = replayed_at(9.0, 9.0, 9.0, sequence=[0, 1, 1])
+    batch.replayed = [True, False, False]
+    assert weights_of(batch, replay_reject=2.0, replay_truncate=2.0) == [0.0, 1.0, 1.0]
+
+
+def test_no_tokens_have_no_loss() -> None:
+    loss, clipped, gradient = fast(Batch([], [], [], [], [], [], []), AlgorithmConfig(name="arpo+", dual_clip=3.0))
+    assert (loss, clipped, gradient) == (0.0, [], [])
+
+
+# Against others
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_loss_is_that_of_verl() -> None:
+    """Its function always has a dual clip and takes the mean over tokens. Not installed with arpo."""
+    verl = pytest.importorskip("verl.trainer.ppo.core_algos", exc_type=ImportError)
+    torch.manual_seed(0)
+    n = 500
+    old, advantages = -torch.rand(n, dtype=torch.float64), torch.randn(n, dtype=torch.float64)
+    new = (old + torch.randn(n, dtype=torch.float64)).requires_grad_()
+    config = AlgorithmConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
+    none = torch.zeros(n, dtype=torch.int64)
+    tokens = Tokens(old, old, advantages, torch.full_like(old, 1 / n), none.bool(), none)
+    ours, clipped = policy_loss(new, tokens, config)
+    theirs, above, _, below = verl.compute_policy_loss(
+        old[None],
+        new[None],
+        advantages[None],
+        torch.ones_like(old)[None],
+        cliprange_low=0.2,
+        cliprange_high=0.3,
+        clip_ratio_c=3.0,
+    )
+    assert ours.item() == pytest.approx(theirs.item())
+    assert clipped.double().mean().item() == pytest.approx((above + below).item())
+    gradients = [torch.autograd.grad(loss, new)[0] for loss in (ours, theirs)]
+    torch.testing.assert_close(*gradients)

@@ -1,0 +1,67 @@
+"""An agent of random weights that can act: whatever it says is an action, and it soon stops speaking."""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import Qwen2_5_VLForConditionalGeneration
+
+from arpo.agent.actions import Action, Click, Finish
+from arpo.agent.dialects import UITars
+from arpo.agent.grammar import Parsed
+from arpo.config import Config, to_yaml
+from arpo.engines.checkpoint import Checkpoint, load_checkpoint
+from arpo.engines.local import LocalEngine
+from arpo.runs.store import Run
+from arpo.training.learner import Learner
+from arpo.training.loop import train
+from arpo.training.rollouts import Rollouts
+from engines.conftest import make
+from fake_env import BUTTON, FakeEnv, make_task
+
+TASKS = [make_task(f"press-{i}") for i in range(5)]
+
+
+class Guesser(UITars):
+    """Finds an action in any reply: one in three presses the button, one in three says that it is done."""
+
+    def parse(self, text: str, screen_size: tuple[int, int]) -> Parsed:
+        number = zlib.crc32(text.encode())
+        actions: tuple[Action, ...] = (Click(*BUTTON), Click(1, number % 60), Finish())
+        return Parsed("", actions[number % 3], "")
+
+
+def make_guesser(folder: Path, seed: int = 0) -> Path:
+    """The tiny checkpoint of the engines' tests, its embedding of the end token so large that replies are short."""
+    make(folder, seed)
+    model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    end = load_checkpoint(folder, "cpu").vocabulary.special("<|im_end|>")
+    with torch.no_grad():
+        model.model.language_model.embed_tokens.weight[end] *= 7.0
+    model.save_pretrained(folder)
+    (folder / "prompt.txt").write_text("Do this: {instruction}")
+    return folder
+
+
+def dialect_of(checkpoint: Checkpoint) -> Guesser:
+    return Guesser(checkpoint.vocabulary, prompt_file=Path(checkpoint.name) / "prompt.txt")
+
+
+def settings(algorithm: dict[str, Any] | None = None, **train: Any) -> Config:
+    """Few episodes, short replies."""
+    few = {"updates": 3, "rollout_tasks": 2, "optimizer_tasks": 1, "max_tokens": 16, "n_envs": 3, "lr": 1e-3}
+    return Config.model_validate({"algorithm": {"name": "grpo", "group": 2} | (algorithm or {}), "train": few | train})
+
+
+def train_in(folder: Path, model: Path, config: Config) -> None:
+    """Make the updates that the run in this folder has not made yet."""
+    engine = LocalEngine(load_checkpoint(model, "cpu"), max_context=2000)
+    learner = Learner(load_checkpoint(model, "cpu"), config)
+    dialect = dialect_of(engine.checkpoint)
+    with Run.write(folder, to_yaml(config)) as run:
+        rollouts = Rollouts(TASKS, engine, dialect, config, run, FakeEnv)
+        asyncio.run(train(config, run, rollouts, engine, learner, dialect.image_pad))

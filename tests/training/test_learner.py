@@ -1,0 +1,367 @@
+"""The learner: the sampler's log-probabilities, the gradient of the loss as it is written, and no silent nonsense."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from guesser import TASKS, dialect_of, make_guesser, settings
+from torch import Tensor
+
+from arpo.config import Config
+from arpo.engines.base import Prompt
+from arpo.engines.checkpoint import Checkpoint, load_checkpoint
+from arpo.engines.local import LocalEngine
+from arpo.engines.qwen import banned_ids, image_grid, spread
+from arpo.envs.images import decode, observe
+from arpo.runs.store import Run
+from arpo.training.learner import Learner, LearnerError
+from arpo.training.rollouts import Rollouts
+from arpo.training.samples import to_samples
+from arpo.types import Observation, Sample
+from engines import plain
+from fake_env import FakeEnv
+
+FREE = settings({"group": 3}, rollout_tasks=4, grad_clip=1e9)  # the gradient as it is
+WATCHED = (  # weights of all kinds whose gradients are compared
+    "model.language_model.embed_tokens.weight",
+    "model.language_model.layers.0.self_attn.q_proj.weight",
+    "model.language_model.layers.1.input_layernorm.weight",
+    "model.language_model.layers.2.mlp.down_proj.weight",
+    "model.language_model.norm.weight",
+)
+TOWER = ("model.visual.blocks.0.attn.qkv.weight", "model.visual.merger.mlp.2.weight")
+
+
+@dataclasses.dataclass(frozen=True)
+class Played:
+    """Episodes of one policy: a list of samples for each task, the screens they show, the tokens of those screens."""
+
+    samples: list[list[Sample]]
+    screens: dict[str, Observation]
+    visual: dict[str, Tensor]
+
+    @property
+    def longest(self) -> Sample:
+        return max((sample for group in self.samples for sample in group), key=lambda sample: len(sample.logprobs))
+
+
+def play(checkpoint: Checkpoint, folder: Path, config: Config = FREE) -> Played:
+    """Groups of the agent's, with advantages of both signs that are all different."""
+    engine = LocalEngine(checkpoint, max_context=2000)
+    pad = dialect_of(checkpoint).image_pad
+    with Run.write(folder, "") as run:
+        rollouts = Rollouts(TASKS, engine, dialect_of(checkpoint), config, run, FakeEnv)
+        groups = asyncio.run(rollouts.groups(0, lambda group: True))
+        samples = [to_samples(group, [1.0, -0.5 - i, 0.25], pad) for i, group in enumerate(groups)]
+        screens = {name: run.image(name) for group in samples for sample in group for name in sample.images}
+    return Played(samples, screens, engine.features(screens.values()))
+
+
+@pytest.fixture(scope="module")
+def played(guesser_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Played:
+    return play(load_checkpoint(guesser_folder, "cpu"), tmp_path_factory.mktemp("run"))
+
+
+@pytest.fixture
+def checkpoint(guesser_folder: Path) -> Checkpoint:
+    """Weights of one's own, to be changed."""
+    return load_checkpoint(guesser_folder, "cpu")
+
+
+def pupil(checkpoint: Checkpoint, played: Played, config: Config = FREE) -> Learner:
+    learner = Learner(checkpoint, config)
+    learner.show(played.screens, played.visual if config.train.freeze_vision else None)
+    return learner
+
+
+def changed(config: Config = FREE, **train: Any) -> Config:
+    return config.model_copy(update={"train": config.train.model_copy(update=train)})
+
+
+def sampler_logprobs(samples: Sequence[Sample]) -> Tensor:
+    return torch.tensor([value for sample in samples for value in sample.logprobs])
+
+
+def gradients(learner: Learner, names: Sequence[str] = WATCHED) -> dict[str, Tensor]:
+    return {name: learner.model.get_parameter(name).grad.clone() for name in names}
+
+
+def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], share: float = 1e-3) -> None:
+    for name, gradient in expected.items():
+        assert gradient.abs().max() > 0, name
+        assert (found[name] - gradient).abs().max() <= share * gradient.abs().max(), name
+
+
+# The reference: transformers' own forward pass, one sequence at a time, the whole vocabulary, the loss as it is written
+
+
+def plain_logprobs(
+    checkpoint: Checkpoint, sample: Sample, screens: dict[str, Observation], temperature: float = 1.0
+) -> Tensor:
+    images = tuple(screens[name] for name in sample.images)
+    inputs = plain.reference_inputs(checkpoint, Prompt(sample.ids, images))
+    checkpoint.model.model.rope_deltas = None
+    scores = checkpoint.model(**inputs).logits[0].float()
+    banned = torch.tensor(banned_ids(checkpoint.config))
+    every = (scores.index_fill(-1, banned, float("-inf")) / temperature).log_softmax(-1)
+    sizes = [image_grid(image.width, image.height) for image in images]
+    places = torch.from_numpy(spread(sample.ids, sizes, checkpoint.config.image_token_id).starts[:-1])
+    places = places[torch.tensor(sample.sampled)]
+    return every[places - 1, inputs["input_ids"][0, places]]
+
+
+def reference_gradients(
+    checkpoint: Checkpoint,
+    played: Played,
+    batch: Sequence[Sample],
+    config: Config,
+    old: Sequence[Tensor] | None = None,
+    names: Sequence[str] = WATCHED,
+) -> dict[str, Tensor]:
+    """Of the mean over a step's trajectories of the mean over their tokens of the clipped surrogate."""
+    checkpoint.model.requires_grad_(True)
+    checkpoint.model.zero_grad()
+    loss = torch.zeros(())
+    for place, sample in enumerate(batch):
+        new = plain_logprobs(checkpoint, sample, played.screens)
+        before = new.detach() if old is None else old[place]
+        for token, advantage in enumerate(sample.advantages):
+            ratio = (new[token] - before[token]).exp()
+            low, high = 1 - config.algorithm.clip_low, 1 + config.algorithm.clip_high
+            surrogate = torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
+            length = len(sample.logprobs) if config.algorithm.normaliser == "trajectory" else config.algorithm.length
+            loss = loss - surrogate / length / (config.train.optimizer_tasks * config.algorithm.group)
+    loss.backward()  # type: ignore[no-untyped-call]
+    return {name: checkpoint.model.get_parameter(name).grad.clone() for name in names}
+
+
+# Log-probabilities
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_logprobs_of_fresh_samples_are_the_samplers_and_those_of_a_plain_forward_pass(
+    checkpoint: Checkpoint, played: Played, frozen: bool
+) -> None:
+    learner = pupil(checkpoint, played, changed(freeze_vision=frozen))
+    samples = [sample for group in played.samples for sample in group]
+    assert max(len(sample.images) for sample in samples) > 2
+    found = learner.logprobs(samples)
+    assert torch.allclose(torch.cat(found), sampler_logprobs(samples), atol=1e-4)
+    with torch.no_grad():
+        for sample, values in zip(samples, found, strict=True):
+            assert torch.allclose(values, plain_logprobs(checkpoint, sample, played.screens), atol=1e-4)
+
+
+def test_the_temperature_of_sampling_is_the_learners_too(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    warm = changed(temperature=1.7)
+    played = play(checkpoint, tmp_path, warm)
+    (found,) = pupil(checkpoint, played, warm).logprobs([played.longest])
+    assert torch.allclose(found, sampler_logprobs([played.longest]), atol=1e-4)
+    with torch.no_grad():
+        assert torch.allclose(found, plain_logprobs(checkpoint, played.longest, played.screens, 1.7), atol=1e-4)
+
+
+def test_another_screenshot_gives_other_logprobs_from_there_on(checkpoint: Checkpoint, played: Played) -> None:
+    learner = pupil(checkpoint, played, changed(freeze_vision=False))
+    sample = played.longest
+    (before,) = learner.logprobs([sample])
+    last = played.screens[sample.images[-1]]
+    other = dataclasses.replace(observe(255 - decode(last.image)), hash="other")
+    learner.show(played.screens | {"other": other})
+    altered = dataclasses.replace(sample, images=(*sample.images[:-1], "other"))
+    (after,) = learner.logprobs([altered])
+    place = len(sample.ids) - 1 - sample.ids[::-1].index(checkpoint.config.image_token_id)
+    earlier = sum(sample.sampled[:place])
+    assert 0 < earlier < len(before)
+    assert torch.allclose(before[:earlier], after[:earlier], atol=1e-5)
+    assert (before[earlier:] - after[earlier:]).abs().min() > 1e-4
+
+
+def test_the_self_test_passes_for_the_samplers_twin(checkpoint: Checkpoint, played: Played) -> None:
+    for frozen in (True, False):
+        pupil(checkpoint, played, changed(freeze_vision=frozen)).self_test(played.samples[0])
+
+
+def test_the_self_test_finds_other_weights(played: Played, tmp_path: Path) -> None:
+    stranger = load_checkpoint(make_guesser(tmp_path, seed=1), "cpu")
+    with pytest.raises(LearnerError, match="another log-probability than the sampler"):
+        pupil(stranger, played).self_test(played.samples[0])
+
+
+def test_the_self_test_finds_another_temperature(checkpoint: Checkpoint, played: Played) -> None:
+    with pytest.raises(LearnerError, match="do not run the same weights, prompt or temperature"):
+        pupil(checkpoint, played, changed(temperature=0.9)).self_test(played.samples[0])
+
+
+def test_the_self_test_finds_weights_that_are_no_numbers(checkpoint: Checkpoint, played: Played) -> None:
+    learner = pupil(checkpoint, played)
+    with torch.no_grad():
+        learner.model.model.language_model.norm.weight[0] = math.nan
+    with pytest.raises(LearnerError):
+        learner.self_test(played.samples[0])
+
+
+def test_the_self_test_finds_a_model_that_does_not_look(checkpoint: Checkpoint, tmp_path: Path) -> None:
+    with torch.no_grad():  # whatever is on a screen, its tokens are all zero
+        last = checkpoint.model.model.visual.merger.mlp[2]
+        last.weight.zero_()
+        last.bias.zero_()
+    blind = play(checkpoint, tmp_path)
+    with pytest.raises(LearnerError, match="does not look at screenshots"):
+        pupil(checkpoint, blind).self_test(blind.samples[0])
+
+
+def test_a_screen_of_one_colour_is_no_blindness(checkpoint: Checkpoint, played: Played) -> None:
+    learner, name = pupil(checkpoint, played), played.longest.images[0]
+    grey = played.visual[name][:1].expand(len(played.visual[name]), -1)
+    learner.show({"grey": played.screens[name]}, {"grey": grey})
+    sample = dataclasses.replace(played.longest, images=("grey",) * len(played.longest.images))
+    (values,) = learner.logprobs([sample])
+    learner.self_test([dataclasses.replace(sample, logprobs=tuple(values.tolist()))])
+
+
+# Gradients
+
+
+@pytest.mark.parametrize("normaliser", ["trajectory", "constant"])
+@pytest.mark.parametrize("frozen", [True, False])
+def test_the_gradient_is_that_of_the_loss_as_it_is_written(
+    guesser_folder: Path, checkpoint: Checkpoint, played: Played, normaliser: str, frozen: bool
+) -> None:
+    algorithm = FREE.algorithm.model_copy(update={"normaliser": normaliser, "length": 40})
+    config = changed(FREE, optimizer_tasks=2, freeze_vision=frozen).model_copy(update={"algorithm": algorithm})
+    batch = [*played.samples[0], *played.samples[1]]
+    names = WATCHED if frozen else (*WATCHED, *TOWER)
+    expected = reference_gradients(load_checkpoint(guesser_folder, "cpu"), played, batch, config, names=names)
+    learner = pupil(checkpoint, played, config)
+    learner.update([batch])
+    assert_close(gradients(learner, names), expected)
+
+
+def test_later_steps_of_an_update_are_clipped_around_the_policy_before_it(
+    guesser_folder: Path, checkpoint: Checkpoint, played: Played
+) -> None:
+    """A first step on some samples, then the gradient of a second: old is before both, new between them."""
+    config = changed(lr=3e-3)
+    first, second = played.samples[0], played.samples[1]
+    between = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
+    with torch.no_grad():
+        old = [plain_logprobs(between.checkpoint, sample, played.screens) for sample in second]
+    between.update([first])
+    expected = reference_gradients(between.checkpoint, played, second, config, old)
+    learner = pupil(checkpoint, played, config)
+    clipped = learner.update([first, second])["clipped"]
+    assert 0.05 < clipped < 0.95  # else this would say nothing about clipping
+    assert_close(gradients(learner), expected)
+
+
+def test_neither_micro_batches_nor_recomputing_change_the_gradient(guesser_folder: Path, played: Played) -> None:
+    batch = [sample for group in played.samples for sample in group]
+    found: list[dict[str, Tensor]] = []
+    for train in ({"micro_tokens": 10**6}, {"micro_tokens": 1}, {"checkpointing": True}, {"freeze_vision": False}):
+        learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, changed(**train))
+        learner.update([batch])
+        found.append(gradients(learner))
+    for other in found[1:]:
+        assert_close(other, found[0])
+
+
+def test_an_old_sampler_counts_as_far_as_the_policy_still_agrees(guesser_folder: Path, played: Played) -> None:
+    """A replayed sample's tokens count by min(old / sampler, bound), where a bound is set, and only then."""
+    (sample, *_) = played.samples[0]
+    replayed = dataclasses.replace(
+        sample, replayed=True, logprobs=tuple(value - math.log(1.5) for value in sample.logprobs)
+    )
+    twice = dataclasses.replace(replayed, logprobs=tuple(value - math.log(4) for value in sample.logprobs))
+    bounded = FREE.model_copy(update={"algorithm": FREE.algorithm.model_copy(update={"replay_truncate": 2.0})})
+    found: list[dict[str, Tensor]] = []
+    for config, one in ((bounded, sample), (FREE, replayed), (bounded, replayed), (bounded, twice)):
+        learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
+        learner.update([[one]])
+        found.append(gradients(learner))
+    for factor, other in zip((1.0, 1.5, 2.0), found[1:], strict=True):
+        assert_close(other, {name: factor * gradient for name, gradient in found[0].items()})
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_a_frozen_tower_stays_as_it_is_and_another_moves(
+    guesser_folder: Path, checkpoint: Checkpoint, played: Played, frozen: bool
+) -> None:
+    learner = pupil(checkpoint, played, changed(freeze_vision=frozen, weight_decay=0.1))
+    learner.show(played.screens)  # its own tower looks, frozen or not
+    learner.update(played.samples)
+    before = load_checkpoint(guesser_folder, "cpu").model.model.visual.state_dict()
+    same = [torch.equal(before[name], weight) for name, weight in checkpoint.model.model.visual.state_dict().items()]
+    assert all(same) if frozen else not any(same)
+    assert all((weight.grad is None) == frozen for weight in checkpoint.model.model.visual.parameters())
+
+
+# Steps
+
+
+def test_each_batch_that_holds_something_is_one_step_and_an_update_one_version(
+    checkpoint: Checkpoint, played: Played
+) -> None:
+    learner = pupil(checkpoint, played)
+    metrics = learner.update([played.samples[0], [], played.samples[1]])
+    tokens = sum(len(sample.logprobs) for group in played.samples[:2] for sample in group)
+    assert (metrics["optimizer_steps"], metrics["learned_tokens"]) == (2, tokens)
+    assert (learner.steps, learner.version) == (2, 1)
+    before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
+    assert learner.update([[], []]) == {"optimizer_steps": 0, "learned_tokens": 0}
+    assert (learner.steps, learner.version) == (2, 2)
+    assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
+
+
+def test_the_learning_rate_rises_over_the_first_steps(checkpoint: Checkpoint, played: Played) -> None:
+    learner = pupil(checkpoint, played, changed(lr=4e-4, warmup=4))
+    rates = []
+    for _ in range(6):
+        learner.update([played.samples[0]])
+        rates.append(learner.optimizer.param_groups[0]["lr"])
+    assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4, 4e-4, 4e-4])
+
+
+def test_a_gradient_is_cut_to_the_bound_on_its_norm(checkpoint: Checkpoint, played: Played) -> None:
+    learner = pupil(checkpoint, played, changed(grad_clip=0.01))
+    norm = learner.update([played.samples[0]])["grad_norm"]
+    left = math.sqrt(sum(float((weight.grad**2).sum()) for weight in learner.parameters if weight.grad is not None))
+    assert norm > 0.02 and left == pytest.approx(0.01, rel=1e-3)
+
+
+@pytest.mark.parametrize("where", ["an advantage", "a weight", "the second step"])
+def test_what_is_no_number_ends_the_update(checkpoint: Checkpoint, played: Played, where: str) -> None:
+    learner = pupil(checkpoint, played)
+    (good, *_) = played.samples[0]
+    bad = dataclasses.replace(good, advantages=(math.nan,) * len(good.advantages))
+    batches = {"an advantage": [[bad]], "a weight": [[good]], "the second step": [[good], [bad]]}[where]
+    if where == "a weight":
+        with torch.no_grad():
+            learner.model.model.language_model.layers[1].mlp.up_proj.weight[3, 4] = math.nan
+    with pytest.raises(LearnerError, match="update 0: the loss is nan"):
+        learner.update(batches)
+    assert learner.version == 0
+    if where != "a weight":
+        assert all(weight.isfinite().all() for weight in learner.parameters)
+
+
+@pytest.mark.parametrize("advantage", [1.0, -1.0])
+def test_what_went_well_becomes_likelier_and_what_went_badly_less_likely(
+    checkpoint: Checkpoint, played: Played, advantage: float
+) -> None:
+    learner = pupil(checkpoint, played, changed(lr=1e-4, grad_clip=1.0))
+    sample = dataclasses.replace(played.longest, advantages=(advantage,) * len(played.longest.advantages))
+    likelihoods = [float(learner.logprobs([sample])[0].sum())]
+    for _ in range(4):
+        learner.update([[sample]])
+        likelihoods.append(float(learner.logprobs([sample])[0].sum()))
+    rises = [advantage * (after - before) for before, after in itertools.pairwise(likelihoods)]
+    assert min(rises) > 0

@@ -1,0 +1,320 @@
+"""Training: what a run leaves behind, that it goes on as if it had never been killed, and what it says to people."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from guesser import Guesser, settings, train_in
+from safetensors.torch import load_file
+
+from arpo import cli
+from arpo.agent import dialects
+from arpo.engines.checkpoint import load_checkpoint
+from arpo.runs.store import Run
+from arpo.types import Trajectory
+
+TIMES = {"sample_s", "learn_s"}
+LEARNS = {"format_reward": 0.0, "group": 3}  # that a reply was cut off does not matter: more of the scores are 1
+GENTLY: dict[str, Any] = {"updates": 4, "rollout_tasks": 3, "lr": 5e-5}
+
+
+def metrics(folder: Path) -> list[dict[str, Any]]:
+    """Every line, without what depends on the clock."""
+    with Run.read(folder) as run:
+        return [{name: value for name, value in line.items() if name not in TIMES} for line in run.metrics()]
+
+
+def checkpoints(folder: Path) -> list[str]:
+    return sorted(path.name for path in (folder / "checkpoints").iterdir())
+
+
+def weights(place: Path) -> dict[str, torch.Tensor]:
+    return {name: weight for file in sorted(place.glob("*.safetensors")) for name, weight in load_file(file).items()}
+
+
+def equal(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return one.keys() == other.keys() and all(torch.equal(one[name], other[name]) for name in one)
+
+
+def rollouts(folder: Path) -> list[Trajectory]:
+    with Run.read(folder) as run:
+        return list(run.trajectories(source="rollout"))
+
+
+def said(trajectory: Trajectory) -> tuple[object, ...]:
+    """What an episode was, without its timings and without the last digits of its log-probabilities."""
+    steps = [(step.completion.tokens, step.completion.version, step.action) for step in trajectory.steps]
+    return trajectory.outcome, trajectory.score, trajectory.env_seed, steps
+
+
+# What a run leaves behind
+
+
+def test_a_run_leaves_its_metrics_and_the_newest_checkpoints_each_of_which_is_an_agent(
+    guesser_folder: Path, tmp_path: Path
+) -> None:
+    config = settings(LEARNS, **GENTLY, keep=2)
+    train_in(tmp_path, guesser_folder, config)
+    lines = metrics(tmp_path)
+    assert [line["update"] for line in lines] == [0, 1, 2, 3]
+    episodes = rollouts(tmp_path)
+    for line in lines:
+        played = [one for one in episodes if one.provenance.update == line["update"]]
+        scores = [one.score for one in played if one.score is not None]
+        assert line["episodes"] == len(played) == 9 and line["errors"] == 0
+        assert line["success"] == pytest.approx(sum(scores) / 9)
+        assert line["env_steps"] == sum(len(one.steps) for one in played)
+        assert 0 <= line["optimizer_steps"] <= 3
+    assert any(line["optimizer_steps"] > 1 and line["learned_tokens"] > 0 for line in lines)
+    assert {step.completion.version for one in episodes for step in one.steps} == {0, 1, 2, 3}
+    assert all(step.completion.version == one.provenance.update for one in episodes for step in one.steps)
+    assert checkpoints(tmp_path) == ["update-00003", "update-00004"]
+    newest = tmp_path / "checkpoints" / "update-00004"
+    trained, base = load_checkpoint(newest, "cpu"), load_checkpoint(guesser_folder, "cpu")
+    assert trained.vocabulary.encode("Press (12,3)") == base.vocabulary.encode("Press (12,3)")
+    assert (newest / "prompt.txt").read_text() == (guesser_folder / "prompt.txt").read_text()
+    moved = [
+        not torch.equal(one, other)
+        for one, other in zip(trained.model.parameters(), base.model.parameters(), strict=True)
+    ]
+    assert any(moved) and not all(moved)  # the vision tower stays
+
+
+def test_checkpoints_can_be_rarer_than_updates_and_the_last_one_is_always_there(
+    guesser_folder: Path, tmp_path: Path
+) -> None:
+    config = settings(LEARNS, **GENTLY, keep=9)
+    train_in(tmp_path / "each", guesser_folder, config)
+    rare = config.model_copy(update={"train": config.train.model_copy(update={"save_every": 3})})
+    train_in(tmp_path / "rare", guesser_folder, rare)
+    assert (len(checkpoints(tmp_path / "each")), checkpoints(tmp_path / "rare")) == (
+        4,
+        ["update-00003", "update-00004"],
+    )
+    assert metrics(tmp_path / "rare") == metrics(tmp_path / "each")
+    last = Path("checkpoints", "update-00004")
+    assert equal(weights(tmp_path / "rare" / last), weights(tmp_path / "each" / last))
+
+
+def test_episodes_that_gave_way_to_others_are_counted_too(guesser_folder: Path, tmp_path: Path) -> None:
+    train_in(tmp_path, guesser_folder, settings({"name": "dapo", "group": 2, "format_reward": 0.0}, updates=2, lr=5e-5))
+    lines, episodes = metrics(tmp_path), rollouts(tmp_path)
+    assert len(episodes) > 2 * 2 * 2  # or nothing was replaced
+    assert sum(line["episodes"] for line in lines) == len(episodes)
+    assert sum(line["env_steps"] for line in lines) == sum(len(one.steps) for one in episodes)
+
+
+def test_a_finished_run_has_nothing_left_to_do(guesser_folder: Path, tmp_path: Path) -> None:
+    config = settings(LEARNS, **GENTLY | {"updates": 2})
+    train_in(tmp_path, guesser_folder, config)
+    before = (metrics(tmp_path), len(rollouts(tmp_path)), weights(tmp_path / "checkpoints" / "update-00002"))
+    train_in(tmp_path, guesser_folder, config)
+    assert (metrics(tmp_path), len(rollouts(tmp_path))) == before[:2]
+    assert equal(weights(tmp_path / "checkpoints" / "update-00002"), before[2])
+
+
+@pytest.mark.parametrize("lag", [1, 2])
+def test_with_a_lag_there_are_as_many_updates_and_no_sample_is_older_than_that(
+    guesser_folder: Path, tmp_path: Path, lag: int
+) -> None:
+    train_in(tmp_path, guesser_folder, settings(LEARNS, **GENTLY, lag=lag))
+    lines, episodes = metrics(tmp_path), rollouts(tmp_path)
+    assert [line["update"] for line in lines] == [0, 1, 2, 3]
+    assert len(episodes) == 4 * 9
+    ages = {one.provenance.update - step.completion.version for one in episodes for step in one.steps}
+    assert max(ages) == lag and min(ages) >= 0
+
+
+# Killed and gone on
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """A run that is killed at these moments, one after the other."""
+
+    settings: dict[str, Any]
+    moments: tuple[str, ...]
+
+
+def job(name: str, moments: str, **train: Any) -> Job:
+    config = settings(LEARNS | {"name": name}, **GENTLY | train)
+    return Job(config.model_dump(mode="json"), tuple(moments.split()))
+
+
+KILLED = {
+    "arpo": job("arpo", "add5 image3 add2 step2 write1 add4 load1 log1 step1 log1"),
+    "dapo": job("dapo", "add10 step3 load1 add1 add3 write1 log1", curriculum=True),
+    # Not while it samples: here the last digits of the sampler's log-probabilities weigh what is replayed, and those
+    # depend on what is sampled at the same time.
+    "arpo+": job("arpo+", "step1 write1 load1 log1 step2 load1"),
+    "rare checkpoints": job("arpo", "log1 log2 step1 load3", save_every=2, freeze_vision=False),
+}
+
+
+@pytest.fixture(scope="module")
+def tries(guesser_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Path, Any]]:
+    """Of each killed run: its folder, that of the same run left alone, and the tries. One process does all of it."""
+    place = tmp_path_factory.mktemp("killed")
+    work = [
+        {"folder": str(place / name / kind), "settings": one.settings, "moments": moments}
+        for name, one in KILLED.items()
+        for kind, moments in (("whole", ()), ("killed", one.moments))
+    ]
+    (place / "work.json").write_text(json.dumps(work))
+    done = subprocess.run(
+        [sys.executable, Path(__file__).parent / "trainer.py", guesser_folder, place / "work.json"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path)},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert all(one[-1]["status"] == 0 for one in told.values()), done.stderr
+    return lambda name: (place / name / "whole", place / name / "killed", told[str(place / name / "killed")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
+def test_a_killed_run_goes_on_to_exactly_the_same_numbers(
+    name: str, tries: Callable[[str], tuple[Path, Path, Any]]
+) -> None:
+    whole, killed, told = tries(name)
+    assert [(one["moment"], one["status"]) for one in told[:-1]] == [(moment, -9) for moment in KILLED[name].moments]
+    lines = metrics(whole)
+    assert metrics(killed) == lines
+    assert [line["update"] for line in lines] == [0, 1, 2, 3]
+    assert sum(line["optimizer_steps"] for line in lines) > 4  # or there was nothing to go wrong
+    if name != "dapo":
+        assert any(line["replayed_groups"] for line in lines)
+    assert checkpoints(killed) == checkpoints(whole)
+    last = Path("checkpoints", "update-00004")
+    assert equal(weights(killed / last), weights(whole / last))
+    states = [json.loads((folder / last / "state.json").read_text()) for folder in (whole, killed)]
+    assert states[0]["replay"] == states[1]["replay"] and states[0]["steps"] == states[1]["steps"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", KILLED)
+def test_nothing_that_was_finished_is_lost_or_played_again(
+    name: str, tries: Callable[[str], tuple[Path, Path, Any]]
+) -> None:
+    whole, killed, told = tries(name)
+    stored = [one["stored"] for one in told]
+    assert all(earlier.items() <= later.items() for earlier, later in itertools.pairwise(stored))
+    one, other = ({episode.id: said(episode) for episode in rollouts(folder)} for folder in (whole, killed))
+    assert one == other
+
+
+# What it says to people
+
+
+class Arpo:
+    """Runs the real entry point in this process, on the fake environment and with the agent that can act."""
+
+    def __init__(self, model: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.model, self._monkeypatch, self._capsys = model, monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["arpo", "train", *arguments])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = self._capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    def begin(self, folder: Path, *more: str) -> tuple[int, str, str]:
+        few = ("train.updates=2", "train.rollout_tasks=2", "train.optimizer_tasks=1", "train.max_tokens=16")
+        method = ("algorithm.name=arpo", "algorithm.group=2", "train.lr=5e-5", "eval.trials=2", "eval.temperature=1.0")
+        where = ("env.name=fake", "env.size=96x64", f"train.model={self.model}", f"run_dir={folder}")
+        return self("pocket", *few, *method, *where, *more)
+
+
+@pytest.fixture
+def arpo(
+    guesser_folder: Path,
+    fake_backend: None,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+) -> Arpo:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setitem(dialects.DIALECTS, "uitars", Guesser)
+    return Arpo(guesser_folder, monkeypatch, capsys)
+
+
+def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: Path) -> None:
+    status, out, err = arpo.begin(folder := tmp_path / "run")
+    assert status == 0, err
+    summary = json.loads((folder / "summary.json").read_text())
+    for split in ("train", "heldout"):
+        base, final = summary[f"base_{split}"], summary[f"final_{split}"]
+        assert summary[f"gain_{split}"] == pytest.approx(final - base)
+        for when, rate in (("base", base), ("final", final)):
+            low, high = summary[f"{when}_{split}_ci95"]
+            assert 0 <= low <= rate <= high <= 1
+    assert summary["wall_s"] > 0 and summary["peak_rss_mb"] > 100
+    assert summary["env_steps"] == sum(len(one.steps) for one in rollouts(folder)) > 0
+    with Run.read(folder) as run:
+        scores = [one.score for one in run.summaries(update=0, source="evaluation") if one.task_id != "press-2"]
+        assert len(scores) == 2 * 2
+        assert {one.update for one in run.summaries(source="evaluation")} == {0, 2}
+    lines = out.splitlines()
+    assert lines[0].split() == ["tasks", "base", "trained", "gain"]
+    assert [line.split()[0] for line in lines[1:3]] == ["train", "heldout"]
+    assert lines[-1] == f"Everything is in {folder}"
+    assert [line.split()[:2] for line in err.splitlines()] == [["update", "1"], ["update", "2"]]
+
+
+def test_a_finished_run_that_is_resumed_comes_to_the_same_summary(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run")
+    first = json.loads((folder / "summary.json").read_text())
+    with Run.read(folder) as run:
+        before = list(run.summaries())
+    status, _, err = arpo("--resume", str(folder))
+    assert (status, err) == (0, "")
+    again = json.loads((folder / "summary.json").read_text())
+    clock = {"wall_s", "peak_rss_mb"}
+    assert {name: first[name] for name in first if name not in clock} == {
+        name: again[name] for name in again if name not in clock
+    }
+    with Run.read(folder) as run:
+        assert list(run.summaries()) == before
+
+
+def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run")
+    for changed, old, new in (
+        ("train.lr=1e-4", "lr: 5.0e-05", "lr: 0.0001"),
+        ("algorithm.replay=false", "replay: true", "replay: false"),
+        ("seed=1", "seed: 0", "seed: 1"),
+    ):
+        status, out, err = arpo.begin(folder, changed)
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert f"was begun with {old}, not {new};" in err
+    assert arpo.begin(folder, "train.n_envs=2", "eval.n_envs=2")[0] == 0
+
+
+def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with Run.write(folder, ""):
+        status, out, err = arpo.begin(folder)
+        assert (status, out) == (2, "")
+        assert err == f"error: {folder}: process {os.getpid()} is writing to this run; wait, or choose another\n"
+    (folder / "config.yaml").unlink()
+    assert arpo.begin(folder)[0] == 0
+
+
+def test_a_script_cannot_be_trained(arpo: Arpo, tmp_path: Path) -> None:
+    status, _, err = arpo.begin(tmp_path / "run", "train.model=expert")
+    assert (status, err) == (2, "error: train.model=expert: a script cannot be trained\n")
+    assert not (tmp_path / "run").exists()

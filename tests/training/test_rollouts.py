@@ -1,0 +1,323 @@
+"""Rollouts: whose turn it is, groups that can be compared, machines that fail, and nothing played twice."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from guesser import settings
+from hypothesis import given
+from hypothesis import strategies as st
+
+from arpo.agent.actions import Action, Click, Finish
+from arpo.agent.dialects import UITars
+from arpo.algorithms.advantages import informative
+from arpo.config import Config
+from arpo.engines.base import Prompt, Sampling
+from arpo.engines.scripted import byte_vocabulary
+from arpo.envs.base import Env
+from arpo.errors import EngineError, EnvError, TaskError
+from arpo.runs.store import Run
+from arpo.seeds import EVALUATION
+from arpo.training.rollouts import Rollouts
+from arpo.types import Completion, Group, Observation, Outcome, Provenance, Task, Trajectory
+from fake_env import BUTTON, FakeEnv, make_task
+
+VOCABULARY = byte_vocabulary()
+DIALECT = UITars(VOCABULARY)
+TASKS = [make_task(f"press-{i}") for i in range(6)]
+PRESS, MISS = Click(*BUTTON), Click(1, 1)
+
+
+def sometimes(session: str, seed: int) -> Action:
+    return PRESS if seed % 2 else MISS
+
+
+class Engine:
+    """Clicks where a policy says, then says that it is done; remembers what it was asked."""
+
+    version = 0
+
+    def __init__(self, policy: Callable[[str, int], Action] = sometimes) -> None:
+        self.policy = policy
+        self.asked: list[tuple[str, int]] = []
+
+    async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+        await asyncio.sleep(0)
+        self.asked.append((session, seed))
+        action = self.policy(session, seed) if len(prompt.images) == 1 else Finish()
+        tokens = DIALECT.encode_reply("So.", action, (96, 64))
+        return Completion(tokens, (0.0,) * len(tokens), VOCABULARY.decode(tokens), 0, 1.0, 1.0, "stop")
+
+    async def release(self, session: str) -> None:
+        pass
+
+    async def load(self, version: int, place: Path) -> None:
+        raise EngineError("there are no weights")
+
+
+def play(
+    run: Run,
+    config: Config,
+    engine: Engine | None = None,
+    update: int = 0,
+    accept: Callable[[Group], bool] | None = None,
+    make_env: Callable[[], Env] = FakeEnv,
+    tasks: list[Task] = TASKS,
+) -> list[Group]:
+    rollouts = Rollouts(tasks, engine or Engine(), DIALECT, config, run, make_env)
+    judge = accept or (lambda group: informative(group, config.algorithm))
+    return asyncio.run(rollouts.groups(update, judge))
+
+
+def turns(n_tasks: int, updates: int, seed: int = 0, **train: Any) -> list[list[str]]:
+    """The tasks of each update, by id."""
+    config = settings(**train).model_copy(update={"seed": seed})
+    tasks = [make_task(f"press-{i}") for i in range(n_tasks)]
+    rollouts = Rollouts(tasks, Engine(), DIALECT, config, None, FakeEnv)  # type: ignore[arg-type]
+    return [[task.id for task in rollouts.tasks_of(update)] for update in range(updates)]
+
+
+# Whose turn it is
+
+
+@given(n=st.integers(1, 9), count=st.integers(1, 11), seed=st.integers(0, 5))
+def test_every_task_has_its_turn_once_a_pass_and_none_comes_twice_in_an_update(n: int, count: int, seed: int) -> None:
+    updates = turns(n, 12, seed, rollout_tasks=count)
+    assert all(len(update) == len(set(update)) == min(n, count) for update in updates)
+    stream = [task for update in updates for task in update]
+    for start in range(0, len(stream) - n + 1, n):
+        assert len(set(stream[start : start + n])) == n
+
+
+@given(n=st.integers(1, 9), count=st.integers(1, 11), update=st.integers(0, 20))
+def test_the_tasks_of_an_update_do_not_depend_on_what_was_asked_before(n: int, count: int, update: int) -> None:
+    config = settings(rollout_tasks=count)
+    tasks = [make_task(f"press-{i}") for i in range(n)]
+    fresh = Rollouts(tasks, Engine(), DIALECT, config, None, FakeEnv)  # type: ignore[arg-type]
+    assert [task.id for task in fresh.tasks_of(update)] == turns(n, update + 1, rollout_tasks=count)[update]
+
+
+def test_every_pass_and_every_seed_has_its_own_order() -> None:
+    passes = [tuple(update) for seed in (0, 1) for update in turns(20, 3, seed, rollout_tasks=20)]
+    assert len(set(passes)) == 6
+
+
+def remember(run: Run, task_id: str, scores: list[float], update: int = 0) -> None:
+    """Episodes of an earlier update."""
+    for member, score in enumerate(scores):
+        provenance = Provenance("rollout", "r", update)
+        name = f"u{update}.0-{task_id}-{member}-0"
+        run.add(Trajectory(name, task_id, 0, 1, "", (), (), Outcome.FINISHED, score, score, provenance))
+
+
+def test_a_curriculum_prefers_tasks_that_sometimes_succeed(tmp_path: Path) -> None:
+    config = settings({"group": 8}, rollout_tasks=2, curriculum=True)
+    with Run.write(tmp_path, "") as run:
+        for i in range(6):
+            remember(run, f"press-{i}", [[1.0] * 8, [0.0] * 8, [1.0, 0.0] * 4][i % 3])
+        rollouts = Rollouts(TASKS, Engine(), DIALECT, config, run, FakeEnv)
+        drawn = [[task.id for task in rollouts.tasks_of(update)] for update in range(1, 301)]
+    assert all(len(set(update)) == 2 for update in drawn)
+    times = Counter(task for update in drawn for task in update)
+    for mixed in ("press-2", "press-5"):
+        for other in ("press-0", "press-1", "press-3", "press-4"):
+            assert times[mixed] > 2 * times[other] > 0
+
+
+def test_a_curriculum_goes_by_the_latest_scores_and_not_by_those_to_come(tmp_path: Path) -> None:
+    config = settings({"group": 8}, rollout_tasks=1, curriculum=True)
+    with Run.write(tmp_path, "") as run:
+        rollouts = Rollouts(TASKS[:2], Engine(), DIALECT, config, run, FakeEnv)
+        remember(run, "press-0", [0.0, 1.0] * 4, update=0)
+        for update in (1, 2):
+            remember(run, "press-0", [1.0] * 8, update)
+        remember(run, "press-1", [1.0] * 8, update=1)
+        remember(run, "press-1", [0.0, 1.0] * 4, update=2)
+        chosen = Counter(rollouts.tasks_of(3, draw)[0].id for draw in range(200))
+        assert chosen["press-1"] > 2 * chosen["press-0"]  # now the second is the one that is undecided
+        before = Counter(rollouts.tasks_of(1, draw)[0].id for draw in range(200))
+        assert 50 < before["press-0"] < 150  # the one is undecided, the other unknown
+
+
+# Groups
+
+
+def test_a_group_starts_from_one_screen_and_draws_its_own_replies(tmp_path: Path) -> None:
+    engine = Engine()
+    config = settings({"group": 4}, rollout_tasks=3)
+    with Run.write(tmp_path, "") as run:
+        updates = [play(run, config, engine, update) for update in (0, 1)]
+    for groups in updates:
+        assert len(groups) == 3 and len({group.task_id for group in groups}) == 3
+        for group in groups:
+            assert {member.task_id for member in group.trajectories} == {group.task_id}
+            assert len({member.id for member in group.trajectories}) == 4
+            assert len({(member.env_seed, member.start) for member in group.trajectories}) == 1
+    seeds = [group.trajectories[0].env_seed for groups in updates for group in groups]
+    assert len(set(seeds)) == 6 and max(seeds) < EVALUATION
+    assert len({seed for _, seed in engine.asked}) == len(engine.asked)
+
+
+def test_how_many_environments_work_changes_nothing(tmp_path: Path) -> None:
+    found = []
+    for n_envs in (1, 5):
+        with Run.write(tmp_path / str(n_envs), "") as run:
+            groups = play(run, settings({"group": 4}, rollout_tasks=3, n_envs=n_envs))
+        replies = [
+            (member.id, member.score, [step.completion.tokens for step in member.steps])
+            for group in groups
+            for member in group.trajectories
+        ]
+        found.append(replies)
+    assert found[0] == found[1]
+    assert {score for _, score, _ in found[0]} == {0.0, 1.0}
+
+
+def test_what_is_in_the_store_is_not_played_again(tmp_path: Path) -> None:
+    config = settings({"group": 3}, rollout_tasks=2)
+
+    class Stopped(Exception):
+        pass
+
+    class Tired(Engine):
+        """Gives up in the middle of the work."""
+
+        async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+            if len(self.asked) == 7:
+                raise Stopped
+            return await super().generate(session, prompt, sampling, seed)
+
+    with Run.write(tmp_path / "whole", "") as run:
+        whole = play(run, config)
+    with Run.write(tmp_path / "parts", "") as run:
+        with pytest.raises(Stopped):  # itself, not a group of exceptions around it
+            play(run, config, Tired())
+        finished = {summary.id: summary for summary in run.summaries()}
+        assert 0 < len(finished) < 6
+        engine = Engine()
+        groups = play(run, config, engine)
+        assert not {session for session, _ in engine.asked} & set(finished)
+        assert len(engine.asked) == 2 * (6 - len(finished))  # two turns each
+        kept = {summary.id: summary for summary in run.summaries()}
+        assert finished.items() <= kept.items()
+        assert play(run, config, silent := Engine()) == groups
+        assert silent.asked == []
+    for one, other in zip(whole, groups, strict=True):
+        assert [(t.id, t.score) for t in one.trajectories] == [(t.id, t.score) for t in other.trajectories]
+
+
+# Machines that fail
+
+
+class Flaky(FakeEnv):
+    """Dies in its first step at press-1, as often as it is told."""
+
+    deaths = 0
+    made: list[Flaky] = []  # noqa: RUF012
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lost = False
+        Flaky.made.append(self)
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        assert not self.lost, "a lost machine was used again"
+        return super().reset(task, seed)
+
+    def step(self, action: Action) -> Observation:
+        if Flaky.deaths and self.task is not None and self.task.id == "press-1":
+            Flaky.deaths -= 1
+            self.lost = True
+            raise EnvError("the display is gone")
+        return super().step(action)
+
+
+@pytest.mark.parametrize(("deaths", "masked"), [(1, 0), (4, 0), (5, 1), (6, 2)])  # of two members
+def test_a_failed_machine_is_replaced_three_times_and_then_the_episode_is_masked(
+    deaths: int, masked: int, tmp_path: Path
+) -> None:
+    Flaky.deaths, Flaky.made = deaths, []
+    config = settings({"group": 2}, rollout_tasks=2, n_envs=1)
+    with Run.write(tmp_path, "") as run:
+        groups = play(run, config, make_env=Flaky, tasks=TASKS[:2])
+        members = [member for group in groups for member in group.trajectories]
+        assert len(members) == 4
+        lost = [member for member in members if not member.outcome.valid]
+        assert len(lost) == masked
+        for member in lost:
+            assert (member.outcome, member.score, member.reward) == (Outcome.ENV_ERROR, None, None)
+            assert (member.task_id, member.attempt) == ("press-1", 2)
+        assert all(member.score is not None for member in members if member not in lost)
+        assert len(list(run.summaries())) == 4 + deaths - masked  # the last attempt of a masked one is its own
+        assert all((summary.score is None) == (not summary.outcome.valid) for summary in run.summaries())
+        assert [env.task for env in Flaky.made] == [None] * len(Flaky.made)  # all closed
+        assert sum(env.lost for env in Flaky.made) == deaths
+        assert play(run, config, silent := Engine(), make_env=Flaky, tasks=TASKS[:2]) == groups
+        assert silent.asked == []  # nor does a restart give it a fourth attempt
+
+
+def test_a_dead_engine_is_no_agents_failure(tmp_path: Path) -> None:
+    class Dying(Engine):
+        async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+            self.asked.append((session, seed))
+            raise EngineError("out of memory")
+
+    with Run.write(tmp_path, "") as run:
+        groups = play(run, settings(), engine := Dying())
+    assert {member.outcome for group in groups for member in group.trajectories} == {Outcome.ENGINE_ERROR}
+    assert len(engine.asked) == 3 * 2 * 2
+
+
+def test_a_task_that_cannot_be_set_up_is_the_users_error(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run, pytest.raises(TaskError, match="names no family"):
+        play(run, settings(), tasks=[make_task("press-1", setup={})])
+
+
+# Redrawing
+
+
+@pytest.mark.parametrize("redraw", [0, 1, 3])
+def test_groups_with_equal_rewards_give_way_at_most_so_often(redraw: int, tmp_path: Path) -> None:
+    """Of 12 tasks two can teach something; they are found sooner or later, and kept once found."""
+    teaching = {"press-3", "press-7"}
+    tasks = [make_task(f"press-{i}") for i in range(12)]
+
+    def policy(session: str, seed: int) -> Action:
+        task, member = session.split("-")[2:4]
+        return PRESS if f"press-{task}" in teaching and int(member) % 2 else MISS
+
+    config = settings({"name": "dapo", "group": 2, "redraw": redraw}, rollout_tasks=3)
+    found = 0
+    for update in range(6):
+        with Run.write(tmp_path / str(update), "") as run:
+            groups = play(run, config, Engine(policy), update, tasks=tasks)
+            played = [summary.task_id for summary in run.summaries()]
+        assert len(groups) == 3 and len({group.task_id for group in groups}) == 3
+        tried = Counter(played)
+        assert set(tried.values()) == {2}  # no task twice, while there are others
+        assert teaching & set(tried) <= {group.task_id for group in groups}
+        assert 3 + redraw <= len(tried) <= 3 + 3 * redraw  # one at least is always missing
+        found += len(teaching & set(tried))
+    assert found >= {0: 2, 1: 4, 3: 8}[redraw]
+
+
+def test_nothing_is_redrawn_where_every_group_teaches(tmp_path: Path) -> None:
+    config = settings({"name": "dapo", "group": 2}, rollout_tasks=6)
+    with Run.write(tmp_path, "") as run:
+        groups = play(run, config, Engine(lambda session, seed: PRESS if session.split("-")[3] == "0" else MISS))
+        assert len(groups) == 6 and len(list(run.summaries())) == 12
+
+
+def test_more_wanted_tasks_than_there_are_is_all_of_them_once(tmp_path: Path) -> None:
+    config = settings({"name": "dapo", "group": 2, "redraw": 2}, rollout_tasks=50)
+    with Run.write(tmp_path, "") as run:
+        groups = play(run, config, Engine(lambda session, seed: PRESS if session.endswith("press-4-0-0") else MISS))
+        assert sorted(group.task_id for group in groups) == [task.id for task in TASKS]
+        played = Counter(summary.task_id for summary in run.summaries())
+    # Refused ones are tried again where there are no others, those that were taken are not.
+    assert played == {task.id: 2 if task.id == "press-4" else 6 for task in TASKS}
