@@ -326,8 +326,9 @@ def pretrain(
 ) -> None:
     """Make a small agent that reads the pocket desktop and imitates its experts.
 
-    Every half minute a line of JSON: the shares of words that visual tokens name, of places and of whole answers that
-    are right, on instances that are never taught; and now and then the success of whole episodes.
+    Every half minute a line: the shares of words that visual tokens read, of places that it points to and of whole
+    replies that are right, on instances that are never taught; every two minutes the success of whole episodes. All of
+    it and more goes to metrics.jsonl.
 
     \b
     Examples:

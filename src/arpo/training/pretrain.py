@@ -267,10 +267,16 @@ def _lessons(settings: Pretraining, device: str) -> Any:
 
 
 def _report(out: Path, line: Mapping[str, float]) -> None:
-    text = json.dumps({name: round(value, 4) for name, value in line.items()})
-    print(text, flush=True)
+    """A line of JSON for metrics.jsonl, and the same in short for people."""
     with (out / "metrics.jsonl").open("a") as log:
-        log.write(f"{text}\n")
+        log.write(f"{json.dumps({name: round(value, 4) for name, value in line.items()})}\n")
+    if "steps" in line:
+        shares = {"reads": "heldout_readings_words", "points": "heldout_readings_places"}
+        shares |= {"replies": "heldout_episodes_answers", "succeeds": "success"}
+        told = "   ".join(f"{word} {line[name]:4.0%}" for word, name in shares.items() if name in line)
+        print(f"{line['seconds']:5} s   {line['screens'] / 1e6:5.2f}M screens   {told}", flush=True)
+    else:
+        print(", ".join(f"{value:,} {name}" for name, value in line.items()), flush=True)
 
 
 def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) -> dict[str, Batch]:
