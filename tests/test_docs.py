@@ -2,9 +2,11 @@
 
 import contextlib
 import io
+import json
 import re
 from pathlib import Path
 
+from arpo.config import ALGORITHMS, AlgorithmConfig
 from arpo.envs import listing
 
 ROOT = Path(__file__).parents[1]
@@ -42,3 +44,14 @@ def test_every_link_leads_to_a_file() -> None:
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_the_table_of_methods_is_what_the_settings_come_to() -> None:
+    page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
+    header, *rows = re.findall(r"^\| `(?:algorithm\.)?(\w*)` \| (.*) \|$", page, re.MULTILINE)
+    methods = header[1].split(" | ")
+    assert methods == list(ALGORITHMS)
+    settings = {name: AlgorithmConfig.model_validate({"name": name}).model_dump(mode="json") for name in methods}
+    for field, values in rows:
+        assert values.split(" | ") == [json.dumps(settings[name][field]) for name in methods], field
+    assert {field for field, _ in rows} == {field for changed in ALGORITHMS.values() for field in changed}

@@ -269,6 +269,8 @@ def train(
     if resume is not None:
         if settings:
             raise ConfigError(f"resume={resume}: a run goes on with its own settings; leave the others out")
+        if not (Path(resume) / "config.yaml").is_file():
+            raise ConfigError(f"resume={resume}: holds no run")
         config = load_config(str(Path(resume) / "config.yaml"), [f"run_dir={resume}"])
     else:
         source, overrides = split_settings(settings or [])

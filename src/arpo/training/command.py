@@ -160,7 +160,6 @@ def _line(metrics: dict[str, Any]) -> str:
     """One update for people."""
     tokens = metrics["learned_tokens"] / max(1e-9, metrics["sample_s"] + metrics["learn_s"])
     return (
-        f"update {metrics['update'] + 1:3}   success {metrics['success']:4.0%}   reward {metrics['reward']:5.2f}   "
-        f"all failed {metrics['failed_groups']:4.0%}   replayed {metrics['replayed_groups']:4.0%}   "
-        f"{tokens:4.0f} tokens/s"
+        f"update {metrics['update'] + 1:3}  success {metrics['success']:4.0%}  reward {metrics['reward']:5.2f}  "
+        f"all failed {metrics['failed_groups']:4.0%}  replayed {metrics['replayed_groups']:4.0%}  {tokens:.0f} tokens/s"
     )

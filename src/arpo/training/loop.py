@@ -11,6 +11,7 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -49,7 +50,7 @@ async def train(
 
     def begin(update: int) -> None:
         if update < config.train.updates:
-            accept = lambda group: informative(group, config.algorithm)  # noqa: E731
+            accept = partial(informative, config=config.algorithm)
             under_way.append(asyncio.create_task(rollouts.groups(update, accept)))
 
     for update in range(first, min(first + config.train.lag, config.train.updates)):
