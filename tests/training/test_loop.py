@@ -271,7 +271,8 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     lines = out.splitlines()
     assert lines[0].split() == ["tasks", "base", "trained", "gain"]
     assert [line.split()[0] for line in lines[1:3]] == ["train", "heldout"]
-    assert lines[-1] == f"Everything is in {folder}"
+    assert lines[-1] == f"Everything is in {folder}; look at {folder / 'curve.png'}"
+    assert (folder / "curve.png").stat().st_size > 1000
     assert [line.split()[:2] for line in err.splitlines()] == [["update", "1"], ["update", "2"]]
 
 

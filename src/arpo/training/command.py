@@ -27,6 +27,7 @@ from arpo.errors import ConfigError
 from arpo.evaluation.command import load_agent
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
+from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks, spread
@@ -62,6 +63,11 @@ def run_training(config: Config) -> dict[str, Any]:
             "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
         }
         (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
+        lines = list(run.metrics())
+        curve = Series(
+            config.algorithm.name, [1 + line["update"] for line in lines], [line["success"] for line in lines]
+        )
+        save_plot(folder / "curve.png", [curve], "update", "success of its episodes")
     print_summary(summary, folder)
     return summary
 
@@ -138,7 +144,7 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
             ]
             table.add_row(split, *cells, f"{100 * summary[f'gain_{split}']:+.1f} points")
     console.print(table)
-    console.print(f"Everything is in {folder}", markup=False, soft_wrap=True)
+    console.print(f"Everything is in {folder}; look at {folder / 'curve.png'}", markup=False, soft_wrap=True)
 
 
 def _with_interval(rate: float, interval: Interval) -> str:

@@ -24,7 +24,7 @@ ATTEMPTS = 3  # where a machine failed
 
 
 class Rollouts:
-    """Plays the groups of updates with one engine. `on_episode` sees each episode once."""
+    """Plays the groups of updates with one engine."""
 
     def __init__(
         self,
@@ -34,10 +34,9 @@ class Rollouts:
         config: Config,
         run: Run,
         make_env: Callable[[], Env],
-        on_episode: Callable[[Trajectory], object] = lambda trajectory: None,
     ) -> None:
         self.tasks, self.engine, self.dialect, self.config, self.run = tasks, engine, dialect, config, run
-        self._make_env, self._on_episode = make_env, on_episode
+        self._make_env = make_env
         self._in_turn: list[Task] = []
 
     async def groups(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
@@ -113,7 +112,6 @@ class Rollouts:
                         waiting.append((task, member, attempt + 1))
                     else:
                         done[task.id, member] = trajectory
-                        self._on_episode(trajectory)
             finally:
                 if env is not None:
                     env.close()
