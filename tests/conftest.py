@@ -3,7 +3,8 @@
 import hypothesis
 import pytest
 
-from arpo.envs.base import BACKENDS, Backend
+import fake_env
+from arpo.envs.base import BACKENDS
 
 hypothesis.settings.register_profile("arpo", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("arpo")
@@ -11,12 +12,4 @@ hypothesis.settings.load_profile("arpo")
 
 @pytest.fixture
 def fake_backend(monkeypatch: pytest.MonkeyPatch) -> None:
-    backend = Backend(
-        name="fake",
-        about="one button, for tests",
-        factory="fake_env:FakeEnv",
-        deterministic=True,
-        catalog="fake_env",
-        expert="fake_env:Expert",
-    )
-    monkeypatch.setitem(BACKENDS, "fake", backend)
+    monkeypatch.setitem(BACKENDS, "fake", fake_env.BACKEND)

@@ -9,11 +9,19 @@ from __future__ import annotations
 import numpy as np
 
 from arpo.agent.actions import ENDING, Action, Click, Fail, Finish, Hotkey, points
-from arpo.envs.base import refuse_bad_action
+from arpo.envs.base import Backend, refuse_bad_action
 from arpo.envs.images import Pixels, observe
 from arpo.errors import ActionError, TaskError
 from arpo.types import Observation, Task
 
+BACKEND = Backend(
+    name="fake",
+    about="one button, for tests",
+    factory="fake_env:FakeEnv",
+    deterministic=True,
+    catalog="fake_env",
+    expert="fake_env:Expert",
+)
 SPLITS = ("train", "heldout")
 BUTTON = (40, 30)
 KEYS = {"esc", "enter", "ctrl", "a", "v", "tab", "delete"}

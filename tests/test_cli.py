@@ -13,6 +13,7 @@ import pytest
 
 from arpo import cli, doctor
 from arpo.agent.actions import Fail
+from arpo.config import presets
 from arpo.envs.base import BACKENDS
 from arpo.errors import TaskError
 from fake_env import TASKS, Expert, FakeEnv, make_task
@@ -40,6 +41,13 @@ def arpo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
     return Arpo(monkeypatch, capsys)
 
 
+def leave_only_fake(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in BACKENDS if name != "fake"]:
+        monkeypatch.delitem(BACKENDS, name)
+
+
+ENVS = "pocket, desktop, osworld, fake"
+NO_MACHINE = "this version loads its tasks and checks settings, but has no machine for it yet"
 COMMANDS = [
     [],
     ["envs"],
@@ -50,6 +58,7 @@ COMMANDS = [
     ["bench", "envs"],
     ["bench", "train"],
     ["eval"],
+    ["compare"],
     ["pretrain"],
     ["doctor"],
 ]
@@ -84,20 +93,22 @@ def test_help_imports_nothing_heavy() -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["envs", "check", "moon"], "error: unknown environment 'moon': choose from pocket, fake\n"),
+        (["envs", "check", "moon"], f"error: unknown environment 'moon': choose from {ENVS}\n"),
         (
             ["envs", "check", "fake", "--size", "big"],
             "error: size=big: must be WIDTHxHEIGHT in pixels, as in 448x280\n",
         ),
         (
             ["envs", "play", "nowhere.yaml"],
-            "error: nowhere.yaml: neither a preset nor a file; the presets are pocket\n",
+            f"error: nowhere.yaml: neither a preset nor a file; the presets are {', '.join(presets())}\n",
         ),
         (["envs", "play", "--seed", "-1"], "error: seed=-1: must be at least 0\n"),
         (["envs", "play", "--by", "me"], "error: by=me: must be expert or hand\n"),
         (["envs", "play", "--out", ""], "error: out=: must end in .gif or .png\n"),
         (["bench", "envs", "--steps", "0"], "error: steps=0: must be at least 1\n"),
-        (["bench", "envs", "--env", "moon"], "error: unknown environment 'moon': choose from pocket, fake\n"),
+        (["bench", "envs", "--env", "moon"], f"error: unknown environment 'moon': choose from {ENVS}\n"),
+        (["bench", "envs", "--env", "osworld"], f"error: env.name=osworld: {NO_MACHINE}\n"),
+        (["envs", "check", "desktop"], f"error: env.name=desktop: {NO_MACHINE}\n"),
     ],
 )
 def test_a_users_mistake_is_one_line_and_status_2(arguments: list[str], line: str, arpo: Arpo) -> None:
@@ -178,7 +189,7 @@ def test_a_seed_of_its_own_option_counts_over_the_settings(arpo: Arpo) -> None:
 
 
 def test_list_shows_every_split_with_its_counts(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(BACKENDS, "pocket")
+    leave_only_fake(monkeypatch)
     status, out, _ = arpo("envs", "list")
     assert status == 0
     assert out.splitlines()[0].startswith("fake  one button, for tests")
@@ -190,10 +201,33 @@ def test_list_shows_every_split_with_its_counts(arpo: Arpo, monkeypatch: pytest.
 
 
 def test_list_prints_json_alone(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(BACKENDS, "pocket")
+    leave_only_fake(monkeypatch)
     (env,) = json.loads(arpo("envs", "list", "--json")[1])["environments"]
     assert env["name"] == "fake" and env["splits"][0]["tasks"] == 3
     assert env["splits"][0]["ids"] == {"buttons": ["press-1", "press-2", "never-1"]}
+
+
+def test_an_environment_whose_machine_is_not_there_yet_is_listed_as_such(arpo: Arpo) -> None:
+    for command, prefix in ((("envs", "list"), ""), (("doctor",), "missing  environment ")):
+        status, out, _ = arpo(*command)
+        assert status == 0
+        for name in ("desktop", "osworld"):
+            (line,) = (line for line in out.splitlines() if line.startswith(f"{prefix}{name}  "))
+            assert "has no machine for it yet" in line
+    listed = {env["name"]: env for env in json.loads(arpo("envs", "list", "--json")[1])["environments"]}
+    assert listed["osworld"]["splits"] == [] and listed["osworld"]["missing"] and not listed["pocket"]["missing"]
+
+
+def test_training_and_evaluation_there_are_refused_before_a_model_is_loaded(arpo: Arpo, tmp_path: Path) -> None:
+    (tmp_path / "examples" / "os").mkdir(parents=True)
+    task = {"id": "one", "instruction": "Do it.", "evaluator": {"func": "infeasible"}}
+    (tmp_path / "examples" / "os" / "one.json").write_text(json.dumps(task))
+    (tmp_path / "list.json").write_text('{"os": ["one"]}')
+    where = (f"tasks.source={tmp_path}/list.json", "env.name=osworld")
+    few = ("train.rollout_tasks=1", "train.optimizer_tasks=1", "train.model=no/such")
+    for command in (("train", *where, *few), ("eval", "no/such", *where), ("eval", "expert", *where)):
+        status, _, err = arpo(*command)
+        assert status == 2 and err.startswith("error: env.name=osworld: this version") and err.count("\n") == 1
 
 
 def test_check_prints_a_line_for_each_promise(arpo: Arpo) -> None:
@@ -263,7 +297,7 @@ def test_bench_prints_a_table_for_people(arpo: Arpo) -> None:
 
 
 def test_doctor_says_what_works_and_how_to_enable_the_rest(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(BACKENDS, "pocket")
+    leave_only_fake(monkeypatch)
     monkeypatch.setattr(doctor.importlib.util, "find_spec", lambda name: None)
     status, out, _ = arpo("doctor")
     assert status == 0
@@ -274,7 +308,7 @@ def test_doctor_says_what_works_and_how_to_enable_the_rest(arpo: Arpo, monkeypat
 
 
 def test_doctor_goes_on_where_a_backend_is_broken(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(BACKENDS, "pocket")
+    leave_only_fake(monkeypatch)
     for broken in (RuntimeError("no fonts"), TaskError("no task")):
         monkeypatch.setattr(FakeEnv, "reset", Mock(side_effect=broken))
         status, out, _ = arpo("doctor")

@@ -23,8 +23,8 @@ def test_every_packaged_preset_loads(name: str) -> None:
     assert isinstance(load_config(name, []), Config)
 
 
-def test_the_pocket_preset_is_the_default() -> None:
-    assert load_config("pocket", []) == load_config(None, []) == Config()
+def test_without_a_preset_all_is_default() -> None:
+    assert load_config(None, []) == Config()
 
 
 def test_overrides_go_on_top_of_a_file_and_the_last_one_counts(tmp_path: Path) -> None:
@@ -78,14 +78,14 @@ REFUSED = {
     "agent.dialect=qwen": "agent.dialect=qwen: must be 'uitars'",
     "agent.prompt_file=3": "agent.prompt_file=3: must be the path of a file",
     "tasks.source=3": "tasks.source=3: must be text",
-    "env.name=desk": "env.name=desk: must be one of pocket",
+    "env.name=desk": "env.name=desk: must be one of pocket, desktop, osworld",
     "env.size=big": "env.size=big: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "env.size=0x280": "env.size=0x280: must be WIDTHxHEIGHT in pixels, as in 448x280",  # YAML reads a number here
     "env.size=448": "env.size=448: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "env.size=[1, 2, 3]": "env.size=[1, 2, 3]: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "env.size=[true, 4]": "env.size=[true, 4]: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "tasks.source=''": "tasks.source='': must not be empty",
-    "env=pocket": "env=pocket: is a section; its keys are env.name, env.size",
+    "tasks=train": "tasks=train: is a section; its keys are tasks.source",
     "env={nom: x}": "env.nom=x: unknown key; did you mean env.name?",
     "agent={block: x, screenshots: y}": "agent.screenshots=y: must be a whole number (and 1 more)",
     "pocket": "pocket: a setting is written key=value, as in seed=3",
@@ -126,7 +126,7 @@ BROKEN_FILES = {
     "? [a]\n: b\n": "line 1, column 3: found unhashable key",
     "seed: !!python/name:os.system\n": "line 1, column 7: could not determine a constructor for the tag "
     "'tag:yaml.org,2002:python/name:os.system'",
-    "env: 3\n": "env=3: is a section; its keys are env.name, env.size",
+    "tasks: 3\n": "tasks=3: is a section; its keys are tasks.source",
     "env: {sise: 4}\n": "env.sise=4: unknown key; did you mean env.size?",
     "1: 2\n": f"1=1: unknown key; the keys are {', '.join(known_keys())}",
     "env: &loop {size: *loop}\n": "env.size=&id001 {size: *id001}: must be WIDTHxHEIGHT in pixels, as in 448x280",
@@ -148,7 +148,7 @@ def test_what_is_no_preset_and_no_readable_file_is_refused(tmp_path: Path) -> No
     binary.write_bytes(b"\xff\xfe\x00")
     for source, reason in {
         "pocet": "pocet: neither a preset nor a file; did you mean pocket?",
-        "desktop-32": "desktop-32: neither a preset nor a file; the presets are pocket",
+        "miniwob": f"miniwob: neither a preset nor a file; the presets are {', '.join(presets())}",
         str(tmp_path): "Is a directory",
         str(binary): "not a text file in UTF-8",
         "a\0b": "cannot be read",

@@ -137,7 +137,7 @@ def test_a_broken_task_file_is_refused_with_its_name_and_the_place(tmp_path: Pat
         path.write_text(json.dumps(whole | change))
         assert refusal(spec).startswith(f"{path}: {reason}")
     path.write_text("{")
-    assert refusal(spec).startswith(f"{path}: Invalid JSON")
+    assert refusal(spec).startswith(f"{path}: line 1, column 2: not JSON")
 
 
 def test_spread_takes_domains_in_turn_and_in_each_families_in_turn() -> None:

@@ -126,6 +126,7 @@ def samples(draw: st.DrawFn) -> Sample:
         logprobs=tuple(draw(st.lists(logprobs, min_size=n_sampled, max_size=n_sampled))),
         advantages=tuple(draw(st.lists(numbers, min_size=n_sampled, max_size=n_sampled))),
         version=draw(count),
+        replayed_from=draw(st.none() | names),
     )
 
 

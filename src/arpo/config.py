@@ -60,6 +60,12 @@ class EnvConfig(Section):
         default="pocket", description="which environment; `arpo envs list` names them"
     )
     size: Size = Field(default=(448, 280), description="the screen, WIDTHxHEIGHT in pixels")
+    workers: int = Field(
+        default=0, ge=0, description="processes for environments, one in each; 0: all in this one; changes no result"
+    )
+    reset_s: float = Field(default=120.0, gt=0, description="a worker's limit for its start and for setting up a task")
+    step_s: float = Field(default=60.0, gt=0, description="its limit for an action")
+    score_s: float = Field(default=120.0, gt=0, description="its limit for scoring")
 
 
 class TasksConfig(Section):
@@ -80,6 +86,9 @@ class AgentConfig(Section):
     )
     block: int = Field(
         default=1, ge=1, description="how many old screenshots are dropped at a time, once there are too many"
+    )
+    context: int | None = Field(
+        default=None, ge=2, description="tokens that it sees and says at most; null: as many as its model can take"
     )
 
     @pydantic.field_validator("block")
@@ -172,7 +181,12 @@ ALGORITHMS: dict[Any, dict[str, Any]] = {
 
 class TrainConfig(Section):
     model: str = Field(default="base", min_length=1, description="the agent to begin with: base, a folder, a hub name")
-    updates: int = Field(default=16, ge=1, description="how many; each is several optimiser steps")
+    updates: int = Field(
+        default=16, ge=0, description="at most; each is several optimiser steps. 0: only judge the base agent"
+    )
+    env_steps: int | None = Field(
+        default=None, ge=1, description="a budget: the update in which so many are reached is the last; null: no limit"
+    )
     rollout_tasks: int = Field(default=8, ge=1, description="tasks whose groups make one update")
     optimizer_tasks: int = Field(default=2, ge=1, description="of them, how many make one optimiser step")
     curriculum: bool = Field(
@@ -189,8 +203,14 @@ class TrainConfig(Section):
     micro_tokens: int = Field(default=8192, ge=1, description="tokens, images included, that are learned at once")
     checkpointing: bool = Field(default=False, description="recompute activations instead of keeping them")
     freeze_vision: bool = Field(default=True, description="leave the vision tower as it is")
+    lora_rank: int = Field(
+        default=0, ge=0, description="train LoRA adapters of this rank, alpha twice as much; 0: the weights themselves"
+    )
     save_every: int = Field(default=1, ge=1, description="updates between checkpoints")
-    keep: int = Field(default=2, ge=1, description="checkpoints kept, the newest")
+    keep: int = Field(default=2, ge=1, description="checkpoints kept, the newest; beside them the best one")
+    track: list[Literal["tensorboard", "wandb", "wandb-offline"]] = Field(
+        default=[], description="where metrics go beside metrics.jsonl: any of tensorboard, wandb, wandb-offline"
+    )
 
 
 class Config(Section):
@@ -340,6 +360,7 @@ _TEXTS = {
     "greater_than": "must be more than {gt:g}",
     "less_than_equal": "must be at most {le:g}",
     "literal_error": "must be {expected}",
+    "list_type": "must be a list, as in [one, other]",
 }
 
 

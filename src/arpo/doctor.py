@@ -28,11 +28,12 @@ class Finding:
     what: str
     works: bool
     detail: str
-    enable: str = ""  # the command that makes it work
+    enable: str = ""  # the command that makes it work; empty: there is none yet
 
 
 def diagnose() -> list[Finding]:
-    return [_python(), _fonts(), *(_backend(backend) for backend in BACKENDS.values()), _gymnasium()]
+    backends = (_backend(backend) for backend in BACKENDS.values())
+    return [_python(), _fonts(), *backends, *(_extra(*extra) for extra in EXTRAS)]
 
 
 def _python() -> Finding:
@@ -51,6 +52,8 @@ def _fonts() -> Finding:
 
 def _backend(backend: Backend) -> Finding:
     what = f"environment {backend.name}"
+    if backend.missing:
+        return Finding(what, False, backend.missing)
     try:
         tasks = load_tasks(backend.name, catalog(backend.name).SPLITS[0])
         env = make(backend.name)
@@ -62,16 +65,23 @@ def _backend(backend: Backend) -> Finding:
     return Finding(what, True, f"{backend.about}; {len(tasks)} training tasks")
 
 
-def _gymnasium() -> Finding:
-    found = importlib.util.find_spec("gymnasium") is not None
-    detail = 'gymnasium.make("arpo/Pocket-v0") after `import arpo.envs.gym`' if found else "not installed"
-    return Finding("extra gym", found, detail, f"{PIP} 'gymnasium>=1.1'")
+EXTRAS = (  # its name, what is to be installed, what is then there
+    ("gym", "gymnasium>=1.1", 'gymnasium.make("arpo/Pocket-v0") after `import arpo.envs.gym`'),
+    ("lora", "peft>=0.18", "train.lora_rank=16"),
+    ("track", "tensorboard>=2.18", "train.track=[tensorboard]"),
+    ("track", "wandb>=0.19", "train.track=[wandb] or [wandb-offline]"),
+)
+
+
+def _extra(name: str, needed: str, detail: str) -> Finding:
+    found = importlib.util.find_spec(needed.partition(">")[0]) is not None
+    return Finding(f"extra {name}", found, detail if found else "not installed", f"{PIP} '{needed}'")
 
 
 def print_findings(findings: list[Finding]) -> None:
     table = Table("", "", "what it is, or the command that enables it", box=None, pad_edge=False)
     for finding in findings:
         mark = "[green]works[/]" if finding.works else "[red]missing[/]"
-        lines = [finding.detail] if finding.works else [finding.detail, finding.enable]
+        lines = [finding.detail] if finding.works or not finding.enable else [finding.detail, finding.enable]
         table.add_row(mark, finding.what, escape("\n".join(lines)))
     Console(highlight=False).print(table)

@@ -196,7 +196,11 @@ class Sample:
     logprobs: tuple[float, ...]  # the sampler's
     advantages: tuple[float, ...]
     version: int  # the oldest version that sampled a token of it
-    replayed: bool = False
+    replayed_from: str | None = None  # the id of the stored success that this one repeats
+
+    @property
+    def replayed(self) -> bool:
+        return self.replayed_from is not None
 
     def __post_init__(self) -> None:
         n_sampled = sum(self.sampled)

@@ -12,6 +12,7 @@ from arpo.agent.dialects import UITars, flatten
 from arpo.agent.episode import run_episode
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import byte_vocabulary
+from arpo.envs.pool import Pool
 from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError
 from arpo.types import Completion, Observation, Outcome, Provenance, Task, Trajectory
 from fake_env import BUTTON, FakeEnv, make_task
@@ -100,19 +101,20 @@ async def episode(
     max_tokens: int = 512,
     keep: Callable[[Observation], object] = lambda observation: None,
 ) -> Trajectory:
-    return await run_episode(
-        task or make_task("press-1"),
-        env or FakeEnv(),
-        engine,
-        dialect,
-        Sampling(max_tokens=max_tokens),
-        env_seed=1,
-        sample_seed=2,
-        trajectory_id="it",
-        attempt=0,
-        provenance=Provenance("rollout", "r", 0),
-        images=keep,
-    )
+    async with Pool(lambda: env or FakeEnv(), 1).lease() as lease:
+        return await run_episode(
+            task or make_task("press-1"),
+            lease,
+            engine,
+            dialect,
+            Sampling(max_tokens=max_tokens),
+            env_seed=1,
+            sample_seed=2,
+            trajectory_id="it",
+            attempt=0,
+            provenance=Provenance("rollout", "r", 0),
+            images=keep,
+        )
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ def completion(step: int, length: int, version: int = 0, finish: str = "stop") -
     return Completion(tuple(tokens), logprobs, "", version, 1.0, 1.0, "stop" if finish == "stop" else "length")
 
 
-def play(dialect: UITars, completions: list[Completion], name: str = "a", source: str = "rollout") -> Trajectory:
+def play(
+    dialect: UITars, completions: list[Completion], name: str = "a", replayed_from: str | None = None
+) -> Trajectory:
     """The episode of these replies, its contexts and segments made by the dialect's own Conversation."""
     conversation = dialect.start("Rename it.")
     steps = []
@@ -47,7 +49,7 @@ def play(dialect: UITars, completions: list[Completion], name: str = "a", source
         outcome=Outcome.STEP_LIMIT,
         score=0.0,
         reward=0.0,
-        provenance=Provenance(source, "r", 0),  # type: ignore[arg-type]
+        provenance=Provenance("replay" if replayed_from else "rollout", "r", 0, replayed_from),
     )
 
 
@@ -176,12 +178,12 @@ def test_every_member_needs_an_advantage() -> None:
         to_samples(Group("t", (play(FULL, [completion(0, 2)]),)), [1.0, 1.0], PAD)
 
 
-@pytest.mark.parametrize("source", ["rollout", "replay"])
-def test_a_replayed_trajectory_is_marked_in_all_its_samples(source: str) -> None:
+@pytest.mark.parametrize("origin", [None, "u3-a"])
+def test_all_samples_of_a_replayed_trajectory_say_where_it_comes_from(origin: str | None) -> None:
     replies = [completion(step, 2) for step in range(3)]
     for dialect, n in ((FULL, 1), (UITars(VOCABULARY, screenshots=1), 3)):
-        found = samples_of(play(dialect, replies, source=source))
-        assert [sample.replayed for sample in found] == [source == "replay"] * n
+        found = samples_of(play(dialect, replies, replayed_from=origin))
+        assert [(sample.replayed_from, sample.replayed) for sample in found] == [(origin, origin is not None)] * n
 
 
 def test_an_episode_without_a_sampled_token_has_no_sample() -> None:

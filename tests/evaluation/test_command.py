@@ -52,6 +52,14 @@ def test_json_has_the_names_that_others_rely_on(arpo: Arpo) -> None:
     assert told["run_dir"] == "here"
 
 
+def test_a_script_cannot_look_into_a_worker(arpo: Arpo) -> None:
+    status, _, err = arpo("expert", "env.workers=1", "--tasks", "subset32")
+    assert (status, err) == (
+        2,
+        "error: env.workers: a script looks behind the screen, for which it needs env.workers=0\n",
+    )
+
+
 def test_pictures_show_a_success_and_a_failure(arpo: Arpo) -> None:
     arpo("fail", *FAKE, "--pictures", "shown")  # right where the task cannot be done, wrong elsewhere
     assert sorted(path.name for path in Path("shown").iterdir()) == ["failure.gif", "success.gif"]
@@ -75,6 +83,7 @@ def test_people_get_a_table_and_are_told_where_to_look(arpo: Arpo) -> None:
 def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
     first = arpo("expert", *FAKE, "--run-dir", "here", "--json")
     assert arpo("expert", *FAKE, "--run-dir", "here", "--json", "--n-envs", "1") == first
+    assert arpo("expert", *FAKE, "--run-dir", "here", "--json", "env.workers=2", "env.step_s=9") == first
     told = "error: here: was begun with {}, not {}; choose another folder\n"
     assert arpo("expert", *FAKE, "--run-dir", "here", "--trials", "2")[2] == told.format("trials: 1", "trials: 2")
     assert arpo("fail", *FAKE, "--run-dir", "here")[2] == told.format("model expert", "fail")

@@ -1,22 +1,32 @@
 """An evaluation: what scripts score, the same numbers in any order and after any interruption, errors apart."""
 
 import asyncio
+import os
+import random
+import signal
 from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from arpo.agent.actions import Action, Click
 from arpo.agent.dialects import UITars
+from arpo.agent.random_actions import random_action
+from arpo.config import EnvConfig
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.engines.scripted import ScriptedEngine, byte_vocabulary, scripted
 from arpo.envs.base import Env, make
+from arpo.envs.pocket import PocketEnv
+from arpo.envs.pool import Lease, Pool
 from arpo.errors import ConfigError, EngineError, EnvError, TaskError
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.runs.store import Run
 from arpo.seeds import EVALUATION, evaluation_seed, training_seed
-from arpo.tasks.load import load_tasks
-from arpo.types import Completion, Observation, Outcome, Task
+from arpo.tasks.load import load_tasks, spread
+from arpo.types import Completion, Observation, Outcome, Task, Trajectory
 from fake_env import BUTTON, FakeEnv, make_task
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
@@ -26,32 +36,37 @@ DIALECT = UITars(VOCABULARY)
 BUTTONS = [make_task(f"press-{i}") for i in range(6)]
 
 
-def by(name: str) -> Callable[[Task, Env], Engine]:
+def by(name: str) -> Callable[[Task, Lease], Engine]:
     return scripted(name, DIALECT, VOCABULARY)
 
 
-def lucky(task: Task, env: Env) -> Engine:
+def lucky(task: Task, lease: Lease) -> Engine:
     """Presses the button about every third time, by the seed of the turn."""
     return ScriptedEngine(
-        lambda env, seed: ("So.", Click(*BUTTON) if seed % 6 == 0 else Click(1, seed % 60)), env, DIALECT, VOCABULARY
+        lambda env, seed: ("So.", Click(*BUTTON) if seed % 6 == 0 else Click(1, seed % 60)),
+        lease.env,
+        DIALECT,
+        VOCABULARY,
     )
 
 
 def run_in(
     folder: Path,
-    engine_for: Callable[[Task, Env], Engine],
+    engine_for: Callable[[Task, Lease], Engine],
     tasks: list[Task],
     make_env: Callable[[], Env] = FakeEnv,
+    workers: int = 0,
     **settings: object,
 ) -> Evaluation:
+    async def work(run: Run) -> Evaluation:
+        async with Pool(make_env, 5, EnvConfig(workers=workers)) as pool:
+            return await evaluate(engine_for, DIALECT, tasks, pool=pool, run=run, **settings)  # type: ignore[arg-type]
+
     with Run.write(folder, "") as run:
-        return asyncio.run(
-            evaluate(engine_for, DIALECT, tasks, make_env=make_env, run=run, **settings)  # type: ignore[arg-type]
-        )
+        return asyncio.run(work(run))
 
 
-def pocket() -> Env:
-    return make("pocket")
+pocket = partial(make, "pocket")
 
 
 def test_the_expert_does_everything(tmp_path: Path) -> None:
@@ -116,9 +131,9 @@ def test_an_interrupted_evaluation_goes_on_to_the_same_result(after: int, tmp_pa
     assert after < len(before) < 24 or after == 23
     asked: list[str] = []
 
-    def counting(task: Task, env: Env) -> Engine:
+    def counting(task: Task, lease: Lease) -> Engine:
         asked.append(task.id)
-        return lucky(task, env)
+        return lucky(task, lease)
 
     assert run_in(tmp_path / "parts", counting, BUTTONS, trials=4, n_envs=2) == whole
     assert len(asked) == 24 - len(before)
@@ -134,12 +149,13 @@ def test_a_cancelled_evaluation_keeps_what_was_finished_and_closes_its_environme
         return made[-1]
 
     async def cancel(run: Run) -> None:
-        work = asyncio.create_task(evaluate(lucky, DIALECT, BUTTONS, make_env=make_env, run=run, trials=4, n_envs=3))
-        while len(list(run.summaries())) < 5:
-            await asyncio.sleep(0)
-        work.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await work
+        async with Pool(make_env, 5) as pool:
+            work = asyncio.create_task(evaluate(lucky, DIALECT, BUTTONS, pool=pool, run=run, trials=4, n_envs=3))
+            while len(list(run.summaries())) < 5:
+                await asyncio.sleep(0)
+            work.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await work
 
     with Run.write(tmp_path, "") as run:
         asyncio.run(cancel(run))
@@ -188,13 +204,80 @@ def test_a_failed_machine_gets_three_attempts_and_is_then_counted_apart(
     assert run_in(tmp_path, by("expert"), tasks, make_env) == evaluation
 
 
+def wander(task: Task, lease: Lease) -> ScriptedEngine:
+    """Anything anywhere, without a look behind the screen."""
+    return ScriptedEngine(
+        lambda env, seed: ("So.", random_action(random.Random(seed), env.size)), PocketEnv(), DIALECT, VOCABULARY
+    )
+
+
+def without_times(folder: Path) -> dict[str, Trajectory]:
+    with Run.read(folder) as run:
+        return {
+            t.id: replace(t, steps=tuple(replace(step, engine_s=0.0, env_s=0.0) for step in t.steps))
+            for t in run.trajectories()
+        }
+
+
+def test_worker_processes_change_no_result(tmp_path: Path) -> None:
+    tasks = spread(load_tasks("pocket", "subset32"))[:8]
+    here, apart = (
+        run_in(tmp_path / str(workers) / "run", wander, tasks, pocket, workers=workers, trials=2, n_envs=3)
+        for workers in (0, 2)
+    )
+    assert here == apart
+    first, second = (without_times(tmp_path / str(workers) / "run") for workers in (0, 2))
+    assert first == second and len(first) == 16
+    assert len({step.observation for trajectory in first.values() for step in trajectory.steps}) > 50
+
+
+def test_a_worker_killed_in_the_middle_of_an_episode_costs_an_attempt_and_no_result(tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    class Deadly(ScriptedEngine):
+        lease: Any
+
+        async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+            if len(prompt.images) == 3 and session.endswith("-0") and len(killed) < 3:
+                killed.append(self.lease._process.pid)
+                os.kill(killed[-1], signal.SIGKILL)
+            return await super().generate(session, prompt, sampling, seed)
+
+    def deadly(task: Task, lease: Lease) -> Engine:
+        engine = wander(task, lease)
+        engine.__class__ = Deadly
+        engine.lease = lease  # type: ignore[attr-defined]
+        return engine
+
+    tasks = spread(load_tasks("pocket", "subset32"))[:5]
+    whole = run_in(tmp_path / "whole" / "run", wander, tasks, pocket, n_envs=2)
+    assert run_in(tmp_path / "parts" / "run", deadly, tasks, pocket, workers=2, n_envs=2) == whole
+    assert len(set(killed)) == 3
+    attempts = without_times(tmp_path / "parts" / "run").values()
+    lost = [trajectory for trajectory in attempts if not trajectory.outcome.valid]
+    assert [(trajectory.outcome, trajectory.attempt) for trajectory in lost] == [(Outcome.ENV_ERROR, 0)] * 3
+    assert all(len(trajectory.steps) == 3 for trajectory in lost)
+    assert len(attempts) == 8
+
+
+def test_trials_of_a_task_that_is_given_up_are_errors_and_are_tried_when_it_is_started_again(tmp_path: Path) -> None:
+    Flaky.deaths = 1000
+    tasks = [make_task("press-1"), make_task("press-2")]
+    evaluation = run_in(tmp_path, by("expert"), tasks, Flaky, trials=6)
+    assert (evaluation.errors, evaluation.success()[0]) == (6, 1.0)
+    with Run.read(tmp_path) as run:
+        assert len(list(run.summaries(task_id="press-1"))) == 9  # of 18
+    Flaky.deaths = 0
+    assert run_in(tmp_path, by("expert"), tasks, Flaky, trials=6).errors == 0
+
+
 def test_a_dead_engine_is_no_agents_failure(tmp_path: Path) -> None:
     class Dead(ScriptedEngine):
         async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
             raise EngineError("out of memory")
 
-    def dead(task: Task, env: Env) -> Engine:
-        return Dead(lambda env, seed: ("", Click(0, 0)), env, DIALECT, VOCABULARY)
+    def dead(task: Task, lease: Lease) -> Engine:
+        return Dead(lambda env, seed: ("", Click(0, 0)), lease.env, DIALECT, VOCABULARY)
 
     evaluation = run_in(tmp_path, dead, BUTTONS)
     assert (evaluation.success(), evaluation.mean_steps) == ((None, None), None)
@@ -202,11 +285,11 @@ def test_a_dead_engine_is_no_agents_failure(tmp_path: Path) -> None:
 
 
 def test_an_expert_that_is_lost_is_an_engine_error(tmp_path: Path) -> None:
-    def lost(task: Task, env: Env) -> Engine:
+    def lost(task: Task, lease: Lease) -> Engine:
         def act(env: Env, seed: int) -> tuple[str, Action]:
             raise TaskError("no move")
 
-        return ScriptedEngine(act, env, DIALECT, VOCABULARY)
+        return ScriptedEngine(act, lease.env, DIALECT, VOCABULARY)
 
     assert run_in(tmp_path, lost, BUTTONS[:1]).errors == 1
 

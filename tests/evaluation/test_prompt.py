@@ -1,11 +1,11 @@
-"""Which prompt a checkpoint is asked with."""
+"""Which prompt a checkpoint is asked with, and how long its context may be."""
 
 from pathlib import Path
 
 import pytest
 
 from arpo.config import load_config
-from arpo.evaluation.command import _load
+from arpo.evaluation.command import _load, load_agent
 from arpo.training.tiny import make_tiny
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -30,3 +30,12 @@ def test_a_prompt_file_of_the_user_goes_before_it(checkpoint: Path, tmp_path: Pa
     mine.write_text("Please {instruction}")
     dialect = _load(load_config(None, [f"agent.prompt_file={mine}"]), str(checkpoint))[1]
     assert dialect.prompt("sing") == "Please sing"
+
+
+def test_a_context_is_as_long_as_the_settings_say_and_never_longer_than_the_model_can_take(checkpoint: Path) -> None:
+    def longest(context: str) -> int:
+        return load_agent(load_config(None, [f"agent.context={context}"]), str(checkpoint), 1)[0].max_context
+
+    model = longest("null")
+    assert longest("100") == 100
+    assert longest(str(model + 1)) == model > 100

@@ -34,6 +34,14 @@ def test_each_series_is_drawn_in_its_own_colour_and_a_band_lies_around_it(tmp_pa
     assert ((tinted[:, 2] > 240) & (tinted[:, 0] < 230) & (tinted[:, 0] > 190)).sum() > 5000
 
 
+def test_a_band_hides_no_line(tmp_path: Path) -> None:
+    x = [1.0, 2.0]
+    series = [Series("under", x, [0.5, 0.5]), Series("over", x, [0.9, 0.9], [0.0, 0.0], [1.0, 1.0])]
+    save_plot(tmp_path / "plot.png", series, "update", "success")
+    pixels = np.asarray(Image.open(tmp_path / "plot.png")).reshape(-1, 3).astype(int)
+    assert (np.abs(pixels - COLOURS[0]).sum(axis=1) < 20).sum() > 500
+
+
 def test_one_point_can_be_shown_and_nothing_cannot(tmp_path: Path) -> None:
     save_plot(tmp_path / "one.png", [Series("one", [1.0], [0.5], [0.4], [0.6])], "update", "success")
     with pytest.raises(ValueError, match="a plot of nothing"):

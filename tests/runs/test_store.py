@@ -5,11 +5,13 @@ import dataclasses
 import json
 import os
 import random
+import resource
 import sqlite3
 import struct
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +26,7 @@ from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import Policy, ScriptedEngine, byte_vocabulary
 from arpo.envs.base import Env, make, make_expert
 from arpo.envs.images import decode, observe, pixel_hash
+from arpo.envs.pool import Pool
 from arpo.errors import ConfigError
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
@@ -52,6 +55,22 @@ def trajectory(name: str = "a", task_id: str = "press-1", update: int = 0, **cha
 
 def screen(seed: int, size: tuple[int, int] = (40, 30)) -> Observation:
     return observe(np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8))
+
+
+def test_a_copy_goes_on_with_what_was_played_as_a_run_of_its_own(tmp_path: Path) -> None:
+    with Run.write(tmp_path / "one", "seed: 0\n") as run:
+        run.add(trajectory("a"))
+        run.note("wall_s", "9")
+        (tmp_path / "two.part").mkdir()  # of one that was killed
+        run.copy(tmp_path / "two", "seed: 1\n")
+        run.add(trajectory("b"))
+    with Run.write(tmp_path / "two", "") as copy:
+        assert (copy.config, copy.fact("wall_s")) == ("seed: 1\n", None)
+        assert list(copy.trajectories()) == [trajectory("a")]
+        with Run.read(tmp_path / "two") as reader:  # while it is written
+            copy.add(trajectory("c"))
+            assert [one.id for one in reader.summaries()] == ["a", "c"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["one", "two"]
 
 
 def test_what_was_added_comes_back(tmp_path: Path) -> None:
@@ -88,6 +107,15 @@ def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path) -> None:
     Run.write(tmp_path, "seed: 0\n").close()
     with Run.write(tmp_path, "seed: 1\n") as run:
         assert run.config == "seed: 0\n"
+
+
+def test_a_note_is_what_was_noted_last(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        assert run.fact("wall_s") is None
+        run.note("wall_s", "1.5")
+        run.note("wall_s", "2.5")
+    with Run.read(tmp_path) as run:
+        assert run.fact("wall_s") == "2.5"
 
 
 def test_a_run_is_of_one_thing(tmp_path: Path) -> None:
@@ -196,6 +224,36 @@ def test_a_killed_writer_loses_at_most_what_it_had_not_finished(tmp_path: Path) 
     db.close()
 
 
+# A full disk
+
+
+def test_a_full_database_is_a_full_disk_and_what_was_there_stays(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        run.add(trajectory("a"))
+        (pages,) = run._db.execute("PRAGMA page_count").fetchone()
+        run._db.execute(f"PRAGMA max_page_count = {pages}")  # SQLite has one word for this and for a full disk
+        with pytest.raises(OSError, match="No space left on device") as full:
+            run.add_image(screen(1, (200, 200)))
+        assert full.value.filename == str(tmp_path / "run.sqlite")
+        assert [t.id for t in run.trajectories()] == ["a"]
+
+
+def test_of_a_line_that_does_not_fit_on_the_disk_nothing_is_read(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        run.log({"update": 0})
+        limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, ((tmp_path / "metrics.jsonl").stat().st_size + 20, limits[1]))
+        try:
+            with pytest.raises(OSError):
+                run.log({"update": 1, "note": "x" * 200})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+        assert list(run.metrics()) == [{"update": 0}]
+    with Run.write(tmp_path, "") as run:
+        run.log({"update": 1})
+        assert list(run.metrics()) == [{"update": 0}, {"update": 1}]
+
+
 class Sampled(ScriptedEngine):
     """Scripted replies with log-probabilities as a sampler has them: single precision, hardly compressible."""
 
@@ -221,26 +279,29 @@ def erring_expert(task: Task) -> Policy:
 
 def test_fifteen_steps_take_well_under_200_kb_on_disk(tmp_path: Path) -> None:
     vocabulary = byte_vocabulary()
-    dialect, env = UITars(vocabulary), make("pocket")
+    dialect = UITars(vocabulary)
     sizes: list[int] = []
+
+    async def play(task: Task, run: Run) -> Trajectory:
+        async with Pool(partial(make, "pocket"), 1).lease() as lease:
+            return await run_episode(
+                task,
+                lease,
+                Sampled(erring_expert(task), lease.env, dialect, vocabulary),
+                dialect,
+                Sampling(),
+                env_seed=1,
+                sample_seed=2,
+                trajectory_id="a",
+                attempt=0,
+                provenance=Provenance("rollout", "r", 0),
+                images=run.add_image,
+            )
+
     for task in load_tasks("pocket", "subset32"):
         if task.feasible:
             with Run.write(tmp_path / task.id, "seed: 0\n") as run:
-                played = asyncio.run(
-                    run_episode(
-                        task,
-                        env,
-                        Sampled(erring_expert(task), env, dialect, vocabulary),
-                        dialect,
-                        Sampling(),
-                        env_seed=1,
-                        sample_seed=2,
-                        trajectory_id="a",
-                        attempt=0,
-                        provenance=Provenance("rollout", "r", 0),
-                        images=run.add_image,
-                    )
-                )
+                played = asyncio.run(play(task, run))
                 run.add(played)
             assert len(played.steps) == 15
             sizes.append(sum(file.stat().st_size for file in (tmp_path / task.id).iterdir()))

@@ -16,6 +16,7 @@ from arpo.agent.grammar import Parsed
 from arpo.config import Config, to_yaml
 from arpo.engines.checkpoint import Checkpoint, load_checkpoint
 from arpo.engines.local import LocalEngine
+from arpo.envs.pool import Pool
 from arpo.runs.store import Run
 from arpo.training.learner import Learner
 from arpo.training.loop import train
@@ -47,8 +48,8 @@ def make_guesser(folder: Path, seed: int = 0) -> Path:
     return folder
 
 
-def dialect_of(checkpoint: Checkpoint) -> Guesser:
-    return Guesser(checkpoint.vocabulary, prompt_file=Path(checkpoint.name) / "prompt.txt")
+def dialect_of(checkpoint: Checkpoint, screenshots: int | None = None) -> Guesser:
+    return Guesser(checkpoint.vocabulary, prompt_file=Path(checkpoint.name) / "prompt.txt", screenshots=screenshots)
 
 
 def settings(algorithm: dict[str, Any] | None = None, **train: Any) -> Config:
@@ -63,5 +64,5 @@ def train_in(folder: Path, model: Path, config: Config) -> None:
     learner = Learner(load_checkpoint(model, "cpu"), config)
     dialect = dialect_of(engine.checkpoint)
     with Run.write(folder, to_yaml(config)) as run:
-        rollouts = Rollouts(TASKS, engine, dialect, config, run, FakeEnv)
+        rollouts = Rollouts(TASKS, engine, dialect, config, run, Pool(FakeEnv, 3))
         asyncio.run(train(config, run, rollouts, engine, learner, dialect.image_pad))

@@ -6,10 +6,12 @@ import asyncio
 import dataclasses
 import itertools
 import math
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from guesser import TASKS, dialect_of, make_guesser, settings
@@ -17,12 +19,14 @@ from torch import Tensor
 
 from arpo.config import Config
 from arpo.engines.base import Prompt
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
+from arpo.engines.checkpoint import Checkpoint, load_checkpoint, load_model
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import banned_ids, image_grid, spread
 from arpo.envs.images import decode, observe
+from arpo.envs.pool import Pool
+from arpo.errors import ConfigError
 from arpo.runs.store import Run
-from arpo.training.learner import Learner, LearnerError
+from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.training.rollouts import Rollouts
 from arpo.training.samples import to_samples
 from arpo.types import Observation, Sample
@@ -53,14 +57,14 @@ class Played:
         return max((sample for group in self.samples for sample in group), key=lambda sample: len(sample.logprobs))
 
 
-def play(checkpoint: Checkpoint, folder: Path, config: Config = FREE) -> Played:
+def play(checkpoint: Checkpoint, folder: Path, config: Config = FREE, screenshots: int | None = None) -> Played:
     """Groups of the agent's, with advantages of both signs that are all different."""
     engine = LocalEngine(checkpoint, max_context=2000)
-    pad = dialect_of(checkpoint).image_pad
+    dialect = dialect_of(checkpoint, screenshots)
     with Run.write(folder, "") as run:
-        rollouts = Rollouts(TASKS, engine, dialect_of(checkpoint), config, run, FakeEnv)
+        rollouts = Rollouts(TASKS, engine, dialect, config, run, Pool(FakeEnv, 3))
         groups = asyncio.run(rollouts.groups(0, lambda group: True))
-        samples = [to_samples(group, [1.0, -0.5 - i, 0.25], pad) for i, group in enumerate(groups)]
+        samples = [to_samples(group, [1.0, -0.5 - i, 0.25], dialect.image_pad) for i, group in enumerate(groups)]
         screens = {name: run.image(name) for group in samples for sample in group for name in sample.images}
     return Played(samples, screens, engine.features(screens.values()))
 
@@ -278,7 +282,7 @@ def test_an_old_sampler_counts_as_far_as_the_policy_still_agrees(guesser_folder:
     """A replayed sample's tokens count by min(old / sampler, bound), where a bound is set, and only then."""
     (sample, *_) = played.samples[0]
     replayed = dataclasses.replace(
-        sample, replayed=True, logprobs=tuple(value - math.log(1.5) for value in sample.logprobs)
+        sample, replayed_from="earlier", logprobs=tuple(value - math.log(1.5) for value in sample.logprobs)
     )
     twice = dataclasses.replace(replayed, logprobs=tuple(value - math.log(4) for value in sample.logprobs))
     bounded = FREE.model_copy(update={"algorithm": FREE.algorithm.model_copy(update={"replay_truncate": 2.0})})
@@ -346,11 +350,105 @@ def test_what_is_no_number_ends_the_update(checkpoint: Checkpoint, played: Playe
     if where == "a weight":
         with torch.no_grad():
             learner.model.model.language_model.layers[1].mlp.up_proj.weight[3, 4] = math.nan
-    with pytest.raises(LearnerError, match="update 0: the loss is nan"):
+    with pytest.raises(NotFinite, match="after 0 updates: the loss is nan") as stopped:
         learner.update(batches)
-    assert learner.version == 0
+    assert stopped.value.batch == batches[-1] and len(stopped.value.old) == len(batches) - 1
+    assert (learner.version, learner.steps, learner.midway) == (0, len(batches) - 1, len(batches) > 1)
     if where != "a weight":
         assert all(weight.isfinite().all() for weight in learner.parameters)
+
+
+def test_a_gradient_that_is_no_number_changes_nothing(checkpoint: Checkpoint, played: Played) -> None:
+    learner = pupil(checkpoint, played)
+    learner.parameters[3].register_hook(lambda gradient: gradient * math.inf)
+    before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
+    with pytest.raises(NotFinite, match="after 0 updates: the gradient is not finite"):
+        learner.update([played.samples[0]])
+    assert (learner.steps, learner.midway, learner.optimizer.state_dict()["state"]) == (0, False, {})
+    assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
+
+
+# The record
+
+
+def test_the_record_has_every_token_as_its_step_saw_it(
+    guesser_folder: Path, checkpoint: Checkpoint, tmp_path: Path
+) -> None:
+    """Old screenshots are dropped, so that trajectories are several samples; two steps, parts of any length."""
+    config = changed(lr=3e-3, micro_tokens=900)
+    played = play(checkpoint, tmp_path, config, screenshots=1)
+    replayed = [dataclasses.replace(sample, replayed_from="earlier") for sample in played.samples[1]]
+    first, second = [*played.samples[0], *replayed], [*played.samples[2], *played.samples[3]]
+    assert len(first) > len({sample.trajectory_id for sample in first})
+    before, between = (pupil(load_checkpoint(guesser_folder, "cpu"), played, config) for _ in range(2))
+    between.update([first])
+    learner = pupil(checkpoint, played, config)
+    learned = learner.update([first, [], second])
+    order = list(dict.fromkeys(sample.trajectory_id for sample in (*first, *second)))
+    assert [one.trajectory_id for one in learner.record] == order
+    for one in learner.record:
+        samples = [sample for sample in (*first, *second) if sample.trajectory_id == one.trajectory_id]
+        assert one.replayed_from == samples[0].replayed_from
+        assert one.advantages.tolist() == pytest.approx([v for sample in samples for v in sample.advantages])
+        assert one.sampler.tolist() == pytest.approx([v for sample in samples for v in sample.logprobs])
+        for values, policy in ((one.old, before), (one.new, before if samples[0] in first else between)):
+            assert torch.allclose(torch.from_numpy(values), torch.cat(policy.logprobs(samples)), atol=1e-4)
+    clipped = np.concatenate([one.clipped for one in learner.record])
+    assert 0 < clipped.mean() == pytest.approx(learned["clipped"])
+
+
+# LoRA
+
+
+def low_rank(**train: Any) -> Config:
+    return changed(lora_rank=2, lr=3e-3, **train)
+
+
+@pytest.mark.parametrize("frozen", [True, False])
+def test_adapters_begin_as_nothing_learn_and_leave_all_weights_as_they_are(
+    guesser_folder: Path, checkpoint: Checkpoint, played: Played, frozen: bool, tmp_path: Path
+) -> None:
+    samples = [sample for group in played.samples for sample in group]
+    bare = pupil(load_checkpoint(guesser_folder, "cpu"), played, changed(freeze_vision=frozen))
+    learner = pupil(checkpoint, played, low_rank(freeze_vision=frozen))
+    before = torch.cat(bare.logprobs(samples))
+    assert torch.equal(torch.cat(learner.logprobs(samples)), before)
+    learner.self_test(played.samples[0])
+    learner.update(played.samples)
+    after = torch.cat(learner.logprobs(samples))
+    assert (after - before).abs().max() > 0.01
+    published = load_model(learner.publish(tmp_path), "cpu")
+    merged = pupil(dataclasses.replace(bare.checkpoint, model=published), played, changed(freeze_vision=frozen))
+    assert torch.allclose(torch.cat(merged.logprobs(samples)), after, atol=1e-4)
+    weights = bare.model.state_dict()
+    same = {name: torch.equal(weight, weights[name]) for name, weight in published.state_dict().items()}
+    moved = {name for name, equal in same.items() if not equal}
+    linear = {f"{name}.weight" for name, one in bare.model.named_modules() if isinstance(one, torch.nn.Linear)}
+    linear -= {"lm_head.weight"}
+    assert moved == {name for name in linear if not (frozen and ".visual." in name)}
+    for name, weight in learner.model.named_parameters():
+        if ".lora_" not in name:
+            assert torch.equal(weight, weights[name.replace(".base_layer.", ".")]), name
+
+
+def test_adapters_learn_what_the_merged_weights_would_have_to(
+    guesser_folder: Path, checkpoint: Checkpoint, played: Played
+) -> None:
+    """The gradient of A and B is that of the weight they are added to: dB = 2 dW Aᵀ."""
+    name = "model.language_model.layers.1.self_attn.q_proj"
+    bare = pupil(load_checkpoint(guesser_folder, "cpu"), played)
+    bare.update([played.samples[0]])
+    learner = pupil(checkpoint, played, low_rank())
+    a = learner.model.get_parameter(f"{name}.lora_A.default.weight").clone()
+    learner.update([played.samples[0]])
+    whole, b = bare.model.get_parameter(f"{name}.weight").grad, f"{name}.lora_B.default.weight"
+    assert_close(gradients(learner, [b]), {b: 2 * whole @ a.T})
+
+
+def test_adapters_without_peft_are_refused_in_one_line(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(ConfigError, match=r"^train.lora_rank=2: needs peft: pip install 'peft>=0.18'$"):
+        Learner(checkpoint, low_rank())
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])

@@ -6,6 +6,7 @@ import dataclasses
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,6 +17,7 @@ import pytest
 import torch
 from guesser import Guesser, settings, train_in
 from safetensors.torch import load_file
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from arpo import cli
 from arpo.agent import dialects
@@ -51,6 +53,18 @@ def rollouts(folder: Path) -> list[Trajectory]:
         return list(run.trajectories(source="rollout"))
 
 
+def learned(folder: Path) -> list[list[tuple[object, ...]]]:
+    """The training record of four updates, without the sampler's log-probabilities: their last digits may differ."""
+    with Run.read(folder) as run:
+        return [
+            [
+                (one.trajectory_id, one.replayed_from, *map(list, (one.advantages, one.old, one.new, one.clipped)))
+                for one in run.record(update)
+            ]
+            for update in range(4)
+        ]
+
+
 def said(trajectory: Trajectory) -> tuple[object, ...]:
     """What an episode was, without its timings and without the last digits of its log-probabilities."""
     steps = [(step.completion.tokens, step.completion.version, step.action) for step in trajectory.steps]
@@ -75,10 +89,16 @@ def test_a_run_leaves_its_metrics_and_the_newest_checkpoints_each_of_which_is_an
         assert line["success"] == pytest.approx(sum(scores) / 9)
         assert line["env_steps"] == sum(len(one.steps) for one in played)
         assert 0 <= line["optimizer_steps"] <= 3
+        assert line["sampled_tokens"] == sum(len(step.completion.tokens) for one in played for step in one.steps)
     assert any(line["optimizer_steps"] > 1 and line["learned_tokens"] > 0 for line in lines)
     assert {step.completion.version for one in episodes for step in one.steps} == {0, 1, 2, 3}
     assert all(step.completion.version == one.provenance.update for one in episodes for step in one.steps)
     assert checkpoints(tmp_path) == ["update-00003", "update-00004"]
+    with Run.read(tmp_path) as run:
+        for line in lines:
+            record = run.record(line["update"])
+            assert sum(len(one.old) for one in record) == line["learned_tokens"]
+            assert {one.trajectory_id for one in record} <= {one.id for one in episodes}
     newest = tmp_path / "checkpoints" / "update-00004"
     trained, base = load_checkpoint(newest, "cpu"), load_checkpoint(guesser_folder, "cpu")
     assert trained.vocabulary.encode("Press (12,3)") == base.vocabulary.encode("Press (12,3)")
@@ -158,6 +178,7 @@ KILLED = {
     # depend on what is sampled at the same time.
     "arpo+": job("arpo+", "step1 write1 load1 log1 step2 load1"),
     "rare checkpoints": job("arpo", "log1 log2 step1 load3", save_every=2, freeze_vision=False),
+    "adapters": job("arpo", "write2 load1 step2 log1", lora_rank=2, lr=1e-3),
 }
 
 
@@ -199,6 +220,7 @@ def test_a_killed_run_goes_on_to_exactly_the_same_numbers(
     assert checkpoints(killed) == checkpoints(whole)
     last = Path("checkpoints", "update-00004")
     assert equal(weights(killed / last), weights(whole / last))
+    assert learned(killed) == learned(whole)
     states = [json.loads((folder / last / "state.json").read_text()) for folder in (whole, killed)]
     assert states[0]["replay"] == states[1]["replay"] and states[0]["steps"] == states[1]["steps"]
 
@@ -234,7 +256,13 @@ class Arpo:
     def begin(self, folder: Path, *more: str) -> tuple[int, str, str]:
         few = ("train.updates=2", "train.rollout_tasks=2", "train.optimizer_tasks=1", "train.max_tokens=16")
         method = ("algorithm.name=arpo", "algorithm.group=2", "train.lr=5e-5", "eval.trials=2", "eval.temperature=1.0")
-        where = ("env.name=fake", "env.size=96x64", f"train.model={self.model}", f"run_dir={folder}")
+        where = (
+            "env.name=fake",
+            "env.size=96x64",
+            "tasks.source=train",
+            f"train.model={self.model}",
+            f"run_dir={folder}",
+        )
         return self("pocket", *few, *method, *where, *more)
 
 
@@ -273,7 +301,12 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     assert [line.split()[0] for line in lines[1:3]] == ["train", "heldout"]
     assert lines[-1] == f"Everything is in {folder}; look at {folder / 'curve.png'}"
     assert (folder / "curve.png").stat().st_size > 1000
-    assert [line.split()[:2] for line in err.splitlines()] == [["update", "1"], ["update", "2"]]
+    number = r" +-?[\d.]+"
+    names = ("success", "reward", "all failed", "replayed")
+    shown = "  ".join(["update" + number, *(name + number + "%?" for name in names), number[2:] + " tokens/s"])
+    assert [line.split()[1] for line in err.splitlines()] == ["1", "2"]
+    assert all(re.fullmatch(rf"{shown}  \d:\d\d:\d\d left", line) for line in err.splitlines()), err
+    assert (folder / summary["best_checkpoint"] / "model.safetensors").is_file()
 
 
 def test_a_finished_run_that_is_resumed_comes_to_the_same_summary(arpo: Arpo, tmp_path: Path) -> None:
@@ -285,11 +318,26 @@ def test_a_finished_run_that_is_resumed_comes_to_the_same_summary(arpo: Arpo, tm
     assert (status, err) == (0, "")
     again = json.loads((folder / "summary.json").read_text())
     clock = {"wall_s", "peak_rss_mb"}
+    assert all(again[name] >= first[name] for name in clock) and again["wall_s"] > first["wall_s"]  # of all sessions
     assert {name: first[name] for name in first if name not in clock} == {
         name: again[name] for name in again if name not in clock
     }
     with Run.read(folder) as run:
         assert list(run.summaries()) == before
+
+
+def test_metrics_go_where_they_are_asked_for(arpo: Arpo, tmp_path: Path) -> None:
+    status, _, err = arpo.begin(folder := tmp_path / "run", "train.track=[tensorboard]", "eval.held_out=0")
+    assert status == 0, err
+    lines, shown = metrics(folder), EventAccumulator(str(folder / "tensorboard"))
+    shown.Reload()
+    for name in set(lines[0]) - {"update"}:
+        points = [(event.step, event.value) for event in shown.Scalars(name)]
+        assert points == [(line["update"], pytest.approx(line[name])) for line in lines if name in line]
+    assert arpo.begin(folder, "eval.held_out=0")[0] == 0  # it may go on without
+    status, out, err = arpo.begin(tmp_path / "other", "train.track=[paper]")
+    assert (status, out) == (2, "")
+    assert err == "error: train.track.0=paper: must be 'tensorboard', 'wandb' or 'wandb-offline'\n"
 
 
 def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> None:

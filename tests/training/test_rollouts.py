@@ -20,6 +20,7 @@ from arpo.config import Config
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import byte_vocabulary
 from arpo.envs.base import Env
+from arpo.envs.pool import Pool
 from arpo.errors import EngineError, EnvError, TaskError
 from arpo.runs.store import Run
 from arpo.seeds import EVALUATION
@@ -69,16 +70,20 @@ def play(
     make_env: Callable[[], Env] = FakeEnv,
     tasks: list[Task] = TASKS,
 ) -> list[Group]:
-    rollouts = Rollouts(tasks, engine or Engine(), DIALECT, config, run, make_env)
     judge = accept or (lambda group: informative(group, config.algorithm))
-    return asyncio.run(rollouts.groups(update, judge))
+
+    async def work() -> list[Group]:
+        async with Pool(make_env, 5) as pool:
+            return await Rollouts(tasks, engine or Engine(), DIALECT, config, run, pool).groups(update, judge)
+
+    return asyncio.run(work())
 
 
 def turns(n_tasks: int, updates: int, seed: int = 0, **train: Any) -> list[list[str]]:
     """The tasks of each update, by id."""
     config = settings(**train).model_copy(update={"seed": seed})
     tasks = [make_task(f"press-{i}") for i in range(n_tasks)]
-    rollouts = Rollouts(tasks, Engine(), DIALECT, config, None, FakeEnv)  # type: ignore[arg-type]
+    rollouts = Rollouts(tasks, Engine(), DIALECT, config, None, Pool(FakeEnv, 5))  # type: ignore[arg-type]
     return [[task.id for task in rollouts.tasks_of(update)] for update in range(updates)]
 
 
@@ -98,7 +103,7 @@ def test_every_task_has_its_turn_once_a_pass_and_none_comes_twice_in_an_update(n
 def test_the_tasks_of_an_update_do_not_depend_on_what_was_asked_before(n: int, count: int, update: int) -> None:
     config = settings(rollout_tasks=count)
     tasks = [make_task(f"press-{i}") for i in range(n)]
-    fresh = Rollouts(tasks, Engine(), DIALECT, config, None, FakeEnv)  # type: ignore[arg-type]
+    fresh = Rollouts(tasks, Engine(), DIALECT, config, None, Pool(FakeEnv, 5))  # type: ignore[arg-type]
     assert [task.id for task in fresh.tasks_of(update)] == turns(n, update + 1, rollout_tasks=count)[update]
 
 
@@ -120,7 +125,7 @@ def test_a_curriculum_prefers_tasks_that_sometimes_succeed(tmp_path: Path) -> No
     with Run.write(tmp_path, "") as run:
         for i in range(6):
             remember(run, f"press-{i}", [[1.0] * 8, [0.0] * 8, [1.0, 0.0] * 4][i % 3])
-        rollouts = Rollouts(TASKS, Engine(), DIALECT, config, run, FakeEnv)
+        rollouts = Rollouts(TASKS, Engine(), DIALECT, config, run, Pool(FakeEnv, 5))
         drawn = [[task.id for task in rollouts.tasks_of(update)] for update in range(1, 301)]
     assert all(len(set(update)) == 2 for update in drawn)
     times = Counter(task for update in drawn for task in update)
@@ -132,7 +137,7 @@ def test_a_curriculum_prefers_tasks_that_sometimes_succeed(tmp_path: Path) -> No
 def test_a_curriculum_goes_by_the_latest_scores_and_not_by_those_to_come(tmp_path: Path) -> None:
     config = settings({"group": 8}, rollout_tasks=1, curriculum=True)
     with Run.write(tmp_path, "") as run:
-        rollouts = Rollouts(TASKS[:2], Engine(), DIALECT, config, run, FakeEnv)
+        rollouts = Rollouts(TASKS[:2], Engine(), DIALECT, config, run, Pool(FakeEnv, 5))
         remember(run, "press-0", [0.0, 1.0] * 4, update=0)
         for update in (1, 2):
             remember(run, "press-0", [1.0] * 8, update)
@@ -259,6 +264,60 @@ def test_a_failed_machine_is_replaced_three_times_and_then_the_episode_is_masked
         assert sum(env.lost for env in Flaky.made) == deaths
         assert play(run, config, silent := Engine(), make_env=Flaky, tasks=TASKS[:2]) == groups
         assert silent.asked == []  # nor does a restart give it a fourth attempt
+
+
+class Broken(FakeEnv):
+    """Cannot set some tasks up."""
+
+    def __init__(self, *broken: str) -> None:
+        super().__init__()
+        self.broken = broken
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        if task.id in self.broken:
+            raise EnvError("the display is gone")
+        return super().reset(task, seed)
+
+
+@pytest.mark.parametrize("curriculum", [False, True])
+def test_a_task_that_is_given_up_is_drawn_no_more_and_others_take_its_place(curriculum: bool, tmp_path: Path) -> None:
+    config = settings({"group": 3}, rollout_tasks=4, n_envs=3, curriculum=curriculum)
+
+    async def work(run: Run) -> list[list[Group]]:
+        pool = Pool(lambda: Broken("press-1", "press-4"), 3)
+        rollouts = Rollouts(TASKS, Engine(), DIALECT, config, run, pool)
+        return [await rollouts.groups(update, lambda group: True) for update in range(6)]
+
+    with Run.write(tmp_path, "") as run:
+        updates = asyncio.run(work(run))
+    broken = [group for groups in updates for group in groups if group.task_id in ("press-1", "press-4")]
+    assert [len(group.trajectories) for group in broken] == [3, 3]  # each once, and never again
+    assert all(member.outcome is Outcome.ENV_ERROR for group in broken for member in group.trajectories)
+    for groups in updates:
+        assert len(groups) == len({group.task_id for group in groups}) == 4
+        assert all(member.outcome.valid for g in groups if g not in broken for member in g.trajectories)
+
+
+def test_a_group_whose_task_is_given_up_meanwhile_has_nothing_to_teach(tmp_path: Path) -> None:
+    config = settings({"group": 6}, rollout_tasks=2, n_envs=1)
+    with Run.write(tmp_path, "") as run:
+        groups = play(run, config, make_env=lambda: Broken("press-1"), tasks=TASKS[:2])
+        assert len(list(run.summaries(task_id="press-1"))) == 9  # of 18
+    assert {group.task_id: len(group.trajectories) for group in groups} == {"press-0": 6, "press-1": 0}
+    assert not any(informative(group, config.algorithm) for group in groups if group.task_id == "press-1")
+
+
+def test_where_every_task_is_given_up_the_run_stops(tmp_path: Path) -> None:
+    config = settings({"group": 3}, rollout_tasks=2)
+
+    async def work(run: Run) -> None:
+        pool = Pool(lambda: Broken("press-0", "press-1"), 3)
+        rollouts = Rollouts(TASKS[:2], Engine(), DIALECT, config, run, pool)
+        await rollouts.groups(0, lambda group: True)
+        await rollouts.groups(1, lambda group: True)
+
+    with Run.write(tmp_path, "") as run, pytest.raises(EnvError, match="failed in each of the 2 tasks"):
+        asyncio.run(work(run))
 
 
 def test_a_dead_engine_is_no_agents_failure(tmp_path: Path) -> None:

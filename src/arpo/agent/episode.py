@@ -11,7 +11,7 @@ Whatever happens to the agent or to the machines is an Outcome of the trajectory
     no end of the reply    CUT_OFF                             scored; the reward is lowered by 1
     no action in it        UNPARSABLE                          scored; the reward is lowered by 1
     cancel()               CANCELLED                           no score
-    EnvError               ENV_ERROR                           no score; the environment is to be closed
+    EnvError               ENV_ERROR                           no score; the environment is lost
     EngineError            ENGINE_ERROR                        no score
 
 An action that the environment refuses (an unknown key) is a reply without an action: nothing happened. A cut-off
@@ -30,7 +30,7 @@ from collections.abc import Callable
 from arpo.agent.actions import Action, CallUser, Fail, Finish
 from arpo.agent.dialects import UITars, flatten
 from arpo.engines.base import Engine, Prompt, Sampling
-from arpo.envs.base import Env
+from arpo.envs.pool import Lease
 from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError, ParseError
 from arpo.seeds import derive
 from arpo.types import Completion, Observation, Outcome, Provenance, Step, Task, Trajectory
@@ -40,7 +40,7 @@ _log = logging.getLogger(__name__)
 
 async def run_episode(
     task: Task,
-    env: Env,
+    env: Lease,
     engine: Engine,
     dialect: UITars,
     sampling: Sampling,
@@ -66,7 +66,7 @@ async def run_episode(
     outcome: Outcome | None = None
     score: float | None = None
     try:
-        observation = env.reset(task, env_seed)
+        observation = await env.reset(task, env_seed)
         start = observation.hash
         images(observation)
         while outcome is None:
@@ -83,7 +83,7 @@ async def run_episode(
                 break
             engine_s = time.perf_counter() - before
             conversation.reply(completion.tokens)
-            turn = _act(env, dialect, completion)
+            turn = await _act(env, dialect, completion)
             steps.append(turn.step(context, completion, engine_s))
             outcome = turn.outcome
             if turn.observation is not None:
@@ -92,7 +92,7 @@ async def run_episode(
                 if len(steps) == task.max_steps:
                     outcome = Outcome.STEP_LIMIT
         if outcome.valid:
-            score = env.score()
+            score = await env.score()
     except EnvError as error:
         _log.warning("%s: environment error: %s", trajectory_id, error)
         outcome = Outcome.ENV_ERROR
@@ -135,13 +135,13 @@ class _Turn:
         return Step(context, completion, self.action, self.parse_error, self.ignored, after, engine_s, self.env_s)
 
 
-def _act(env: Env, dialect: UITars, completion: Completion) -> _Turn:
+async def _act(env: Lease, dialect: UITars, completion: Completion) -> _Turn:
     if completion.finish == "length":
         return _Turn(parse_error=f"cut off after {len(completion.tokens)} tokens", outcome=Outcome.CUT_OFF)
     before = time.perf_counter()
     try:
         parsed = dialect.parse(completion.text, env.size)
-        observation = env.step(parsed.action)
+        observation = await env.step(parsed.action)
     except (ParseError, ActionError) as error:
         return _Turn(parse_error=str(error), outcome=Outcome.UNPARSABLE)
     except EnvError as error:

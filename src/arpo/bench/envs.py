@@ -83,19 +83,20 @@ def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: i
     for name, value, least in (("steps", steps, 1), ("seed", seed, 0)):
         if value < least:
             raise ConfigError(f"{name}={value}: must be at least {least}")
+    _make(env, size).close()  # what cannot be made is said first
     tasks = spread(load_tasks(env, catalog(env).SPLITS[0]))
     mb_per_env = _mb_per_env(env, size, tasks, seed)
     clock = Clock()
     envs = [_make(env, size) for _ in range(n_envs)]
     # Each environment starts at another place of the list, so that they do not all do the same.
     players = [_play(env, one, tasks[i:] + tasks[:i], seed + i, clock) for i, one in enumerate(envs)]
-    for player in _bar("warming up", players):
+    for player in bar("warming up", players):
         for _ in itertools.takewhile(lambda begun: begun < 3, player):  # one expert's and one random episode
             pass
     for warm_up in (clock.steps, clock.resets, clock.encodes):
         warm_up.clear()
     turns = itertools.cycle(players)
-    for part in _bar("timing", range(1, PARTS + 1)):
+    for part in bar("timing", range(1, PARTS + 1)):
         while len(clock.steps) < steps * part // PARTS:
             next(next(turns))
     while not clock.resets:
@@ -141,7 +142,7 @@ def print_table(numbers: dict[str, Any]) -> None:
     console.print(table)
 
 
-def _bar(what: str, sequence: Sequence[T]) -> Iterable[T]:
+def bar(what: str, sequence: Sequence[T]) -> Iterable[T]:
     """A progress bar that is drawn between the items alone: a thread that draws it would be timed with them."""
     console = Console(stderr=True)
     return track(sequence, what, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
@@ -220,7 +221,7 @@ def _mb_per_env(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -
 
     first = played(tasks[0])
     before = _resident_mb()
-    more = [played(task) for task in _bar("weighing", list(itertools.islice(itertools.cycle(tasks), MORE_ENVS)))]
+    more = [played(task) for task in bar("weighing", list(itertools.islice(itertools.cycle(tasks), MORE_ENVS)))]
     grown = _resident_mb() - before
     for one in (first, *more):
         one.close()

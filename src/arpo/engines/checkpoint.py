@@ -88,10 +88,10 @@ def load_model(place: str | Path, device: torch.device | str | None = None, dtyp
     return model.to(device).eval().requires_grad_(False)
 
 
-def save_model(model: Model, folder: Path) -> None:
-    """Write config and weights as `load_model` takes them."""
+def save_model(model: Model, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
+    """Write config and weights as `load_model` takes them. `weights`: these in place of the model's own."""
     with _quiet():
-        model.save_pretrained(folder, max_shard_size=SHARD)
+        model.save_pretrained(folder, max_shard_size=SHARD, state_dict=weights)
 
 
 def load_vocabulary(place: str | Path, config: Any) -> Vocabulary:

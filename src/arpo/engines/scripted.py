@@ -1,7 +1,7 @@
 """Engines without a model, so that scripts go through the same path as agents: the expert, a random one, always Fail.
 
     engine_for = scripted("expert", dialect, vocabulary)
-    engine = engine_for(task, env)      # of one episode: a script looks at the environment itself, not at pixels
+    engine = engine_for(task, lease)    # of one episode: a script looks at the environment itself, not at pixels
 
 They answer in tokens like any other: the reply is encoded by the dialect, parsed again by the episode and can be
 trained on. Nothing is sampled, so the log-probabilities are 0 and no reply is cut off.
@@ -24,6 +24,7 @@ from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.envs.base import Env, make_expert
+from arpo.envs.pool import Lease
 from arpo.errors import ArpoError, EngineError
 from arpo.types import Completion, Task
 
@@ -92,9 +93,9 @@ def _fail(task: Task) -> Policy:
 POLICIES: dict[str, Callable[[Task], Policy]] = {"expert": _expert, "random": _random, "fail": _fail}
 
 
-def scripted(name: str, dialect: UITars, vocabulary: Vocabulary) -> Callable[[Task, Env], Engine]:
+def scripted(name: str, dialect: UITars, vocabulary: Vocabulary) -> Callable[[Task, Lease], Engine]:
     """The engines of a script of `POLICIES`, one an episode."""
-    return lambda task, env: ScriptedEngine(POLICIES[name](task), env, dialect, vocabulary)
+    return lambda task, lease: ScriptedEngine(POLICIES[name](task), lease.env, dialect, vocabulary)
 
 
 def byte_vocabulary() -> TokenizerVocabulary:

@@ -88,10 +88,15 @@ class Backend:
 
     name: str
     about: str
-    factory: str  # "module:callable", imported on first use
+    factory: str | None  # "module:callable", imported on first use; None: this version has not got the machine yet
     deterministic: bool  # equal (task, seed, actions) give equal pixels
     catalog: str  # the module of its Catalog
-    expert: str  # "module:callable" that takes a task and gives its Expert
+    expert: str | None  # "module:callable" that takes a task and gives its Expert; None: nobody wrote one
+
+    @property
+    def missing(self) -> str:
+        """Why there is no machine of this kind; empty where there is one."""
+        return "" if self.factory else "this version loads its tasks and checks settings, but has no machine for it yet"
 
 
 BACKENDS = {
@@ -104,6 +109,22 @@ BACKENDS = {
             deterministic=True,
             catalog="arpo.envs.pocket.catalog",
             expert="arpo.envs.pocket.expert:Expert",
+        ),
+        Backend(
+            name="desktop",
+            about="real Linux applications on private X servers, no virtual machine",
+            factory=None,
+            deterministic=False,
+            catalog="arpo.tasks.osworld",
+            expert=None,
+        ),
+        Backend(
+            name="osworld",
+            about="the OSWorld benchmark through its own client",
+            factory=None,
+            deterministic=False,
+            catalog="arpo.tasks.osworld",
+            expert=None,
         ),
     )
 }
@@ -118,7 +139,10 @@ def backend(name: str) -> Backend:
 
 def make(name: str, **settings: Any) -> Env:
     """A new environment of the named backend; `settings` are the backend's own (pocket: `size`)."""
-    env: Env = _named(backend(name).factory)(**settings)
+    known = backend(name)
+    if known.factory is None:
+        raise ConfigError(f"env.name={name}: {known.missing}")
+    env: Env = _named(known.factory)(**settings)
     return env
 
 
@@ -131,7 +155,10 @@ def catalog(name: str) -> Catalog:
 
 def make_expert(name: str, task: Task) -> Expert:
     """The named backend's scripted solver, for one task."""
-    expert: Expert = _named(backend(name).expert)(task)
+    place = backend(name).expert
+    if place is None:
+        raise ConfigError(f"env.name={name}: there is no expert for it")
+    expert: Expert = _named(place)(task)
     return expert
 
 

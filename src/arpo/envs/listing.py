@@ -40,14 +40,17 @@ def _describe(name: str) -> dict[str, Any]:
                 "ids": catalog(name).task_list(split),
             }
         )
-    return {"name": name, "about": known.about, "deterministic": known.deterministic, "splits": splits}
+    about = {"name": name, "about": known.about, "deterministic": known.deterministic, "missing": known.missing}
+    return about | {"splits": splits}
 
 
 def print_tables(listed: dict[str, Any]) -> None:
     console = Console(highlight=False)
     for env in listed["environments"]:
         repeats = "the same task, seed and actions give the same screens" if env["deterministic"] else "not repeatable"
-        console.print(f"[bold]{env['name']}[/]  {escape(env['about'])}; {repeats}", soft_wrap=True)
+        console.print(f"[bold]{env['name']}[/]  {escape(env['about'])}; {env['missing'] or repeats}", soft_wrap=True)
+        if not env["splits"]:
+            continue
         table = Table("split", box=None, pad_edge=False)
         for column in ("tasks", "domains", "families", "infeasible"):
             table.add_column(column, justify="right")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +18,7 @@ from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
 from arpo.envs.base import make
+from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
@@ -62,13 +62,13 @@ def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: lis
             so_far = f"success so far {sum(scores) / len(scores):.0%}" if scores else "no success yet"
             progress.update(bar, advance=1, so_far=so_far)
 
-        try:
-            return asyncio.run(
-                evaluate(
+        async def work() -> Evaluation:
+            async with make_pool(config.env, settings.n_envs) as pool:
+                return await evaluate(
                     engine_for,
                     dialect,
                     tasks,
-                    make_env=partial(make, config.env.name, size=config.env.size),
+                    pool=pool,
                     run=run,
                     trials=settings.trials,
                     n_envs=settings.n_envs,
@@ -76,7 +76,9 @@ def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: lis
                     seed=config.seed,
                     on_trial=advance,
                 )
-            )
+
+        try:
+            return asyncio.run(work())
         except KeyboardInterrupt:
             progress.console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
             raise
@@ -146,7 +148,7 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
         dialect = make_dialect(config.agent, vocabulary)
         return scripted(model, dialect, vocabulary), dialect, model
     engine, dialect, identity = load_agent(config, model, config.eval.n_envs)
-    return lambda task, env: engine, dialect, identity
+    return lambda task, lease: engine, dialect, identity
 
 
 def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UITars, str]:
@@ -159,6 +161,7 @@ def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UIT
         raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
     checkpoint = load_checkpoint(model)
     longest = checkpoint.config.text_config.max_position_embeddings
+    longest = min(longest, config.agent.context or longest)
     engine = LocalEngine(checkpoint, max_context=longest, slots=slots)
     identity = f"{Path(model).resolve().name} with weights {_checksum(checkpoint.model)}"
     agent, own = config.agent, find_checkpoint(model) / "prompt.txt"

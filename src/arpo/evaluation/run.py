@@ -1,7 +1,7 @@
 """Evaluation: k trials of each task, through the same `run_episode` as training.
 
     with Run.write(folder, config) as run:
-        evaluation = await evaluate(engine_for, dialect, tasks, make_env=make_env, run=run, trials=4, n_envs=8)
+        evaluation = await evaluate(engine_for, dialect, tasks, pool=pool, run=run, trials=4, n_envs=8)
 
 - The seeds of a trial follow from (seed, task, trial) alone, so neither the number of environments nor the order of
   work changes a number. Environment seeds are evaluation's own: no training ever used them (`arpo.seeds`).
@@ -10,14 +10,14 @@
   to the same result.
 - A machine that fails is no fault of the agent's. The trial is tried again, three times in all and also after a
   restart, and then counted under `errors`: it has no score, so it is in no success rate, but it is always reported.
+  So are trials of a task that the pool has given up.
 """
 
 from __future__ import annotations
 
 import asyncio
-import itertools
 import statistics
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -25,17 +25,16 @@ from typing import TypeAlias
 from arpo.agent.dialects import UITars
 from arpo.agent.episode import run_episode
 from arpo.engines.base import Engine, Sampling
-from arpo.envs.base import Env
+from arpo.envs.pool import Job, Lease, Pool
 from arpo.errors import ConfigError
 from arpo.evaluation.statistics import Interval, success
 from arpo.runs.store import Run, Summary
 from arpo.seeds import derive, evaluation_seed
 from arpo.types import Outcome, Provenance, Task
 
-ATTEMPTS = 3
 EVALUATED_AT = Sampling(temperature=0.6)  # the paper's temperature of evaluation
 
-EngineFor: TypeAlias = Callable[[Task, Env], Engine]
+EngineFor: TypeAlias = Callable[[Task, Lease], Engine]
 """The engine for one episode of a task in an environment: a model's is always the same, a script's looks at both."""
 
 
@@ -102,7 +101,7 @@ async def evaluate(
     dialect: UITars,
     tasks: Iterable[Task],
     *,
-    make_env: Callable[[], Env],
+    pool: Pool,
     run: Run,
     trials: int = 1,
     n_envs: int = 1,
@@ -112,45 +111,19 @@ async def evaluate(
     on_trial: Callable[[Trial], object] = lambda trial: None,
 ) -> Evaluation:
     """Run what the store does not hold yet. `update` says which policy is judged; `on_trial` sees each trial once."""
-    work = _Work(engine_for, dialect, run, sampling, seed, update)
     tasks = list(tasks)
-    done: dict[tuple[str, int], Trial] = {}
-    waiting: deque[tuple[Task, int, int]] = deque()
     stored = {summary.id: summary for summary in run.summaries(source="evaluation", update=update)}
-    for index, task in itertools.product(range(trials), tasks):  # first each task once: early means are fair
-        trial, attempts = work.look_up(stored, task, index)
-        if trial is None:
-            waiting.append((task, index, attempts))
-        else:
-            done[task.id, index] = trial
-            on_trial(trial)
+    work = _Work(engine_for, dialect, run, sampling, seed, update, stored)
+    found: dict[tuple[str, int], Trial] = {}
 
-    async def worker() -> None:
-        env: Env | None = None
-        try:
-            while waiting:
-                task, index, attempt = waiting.popleft()
-                env = env or make_env()
-                trial = await work.attempt(env, task, index, attempt)
-                if trial.outcome is Outcome.ENV_ERROR:
-                    env.close()
-                    env = None
-                if trial.score is None and attempt + 1 < ATTEMPTS:
-                    waiting.append((task, index, attempt + 1))
-                else:
-                    done[task.id, index] = trial
-                    on_trial(trial)
-        finally:
-            if env is not None:
-                env.close()
+    def done(job: Job, trial: Trial | None) -> None:
+        trial = trial or Trial(job.task, job.index, Outcome.ENV_ERROR, None, 0)
+        found[job.task.id, job.index] = trial
+        on_trial(trial)
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            for _ in range(min(n_envs, len(waiting))):
-                group.create_task(worker())
-    except ExceptionGroup as failed:  # the workers are alike: what stopped the first is what there is to say
-        raise failed.exceptions[0] from None
-    return Evaluation(tuple(done[task.id, index] for task in tasks for index in range(trials)))
+    jobs = [Job(task, index) for index in range(trials) for task in tasks]  # first each task once: early means are fair
+    await pool.play(jobs, n_envs, stored=work.look_up, attempt=work.attempt, done=done)
+    return Evaluation(tuple(found[task.id, index] for task in tasks for index in range(trials)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,40 +136,37 @@ class _Work:
     sampling: Sampling
     seed: int
     update: int
+    stored: dict[str, Summary]
 
-    def name(self, task: Task, index: int, attempt: int) -> str:
-        return f"eval{self.update}-{task.id}-{index}-{attempt}"
+    def name(self, job: Job) -> str:
+        return f"eval{self.update}-{job.task.id}-{job.index}-{job.attempt}"
 
-    def look_up(self, stored: dict[str, Summary], task: Task, index: int) -> tuple[Trial | None, int]:
-        """The finished trial in the store, or None and how often it was attempted."""
-        for attempt in range(ATTEMPTS):
-            found = stored.get(self.name(task, index, attempt))
-            if found is None:
-                return None, attempt
-            if found.env_seed != self.env_seed(task, index):
-                raise ConfigError(f"seed={self.seed}: {self.run.folder} holds trials of {task.id} with another seed")
-            if found.score is not None or attempt + 1 == ATTEMPTS:
-                return Trial(task, index, found.outcome, found.score, found.n_steps), attempt + 1
-        raise AssertionError("the last attempt returns")
+    def look_up(self, job: Job) -> Trial | None:
+        found = self.stored.get(self.name(job))
+        if found is None:
+            return None
+        if found.env_seed != self.env_seed(job):
+            raise ConfigError(f"seed={self.seed}: {self.run.folder} holds trials of {job.task.id} with another seed")
+        return Trial(job.task, job.index, found.outcome, found.score, found.n_steps)
 
-    def env_seed(self, task: Task, index: int) -> int:
-        return evaluation_seed(self.seed, task.id, index)
+    def env_seed(self, job: Job) -> int:
+        return evaluation_seed(self.seed, job.task.id, job.index)
 
-    async def attempt(self, env: Env, task: Task, index: int, attempt: int) -> Trial:
+    async def attempt(self, env: Lease, job: Job) -> Trial:
         trajectory = await run_episode(
-            task,
+            job.task,
             env,
-            self.engine_for(task, env),
+            self.engine_for(job.task, env),
             self.dialect,
             self.sampling,
-            env_seed=self.env_seed(task, index),
-            sample_seed=derive("sampling", self.seed, task.id, index),
-            trajectory_id=self.name(task, index, attempt),
-            attempt=attempt,
+            env_seed=self.env_seed(job),
+            sample_seed=derive("sampling", self.seed, job.task.id, job.index),
+            trajectory_id=self.name(job),
+            attempt=job.attempt,
             provenance=Provenance(source="evaluation", run=self.run.folder.name, update=self.update),
             images=self.run.add_image,
         )
         if trajectory.outcome is Outcome.CANCELLED:
             raise asyncio.CancelledError  # not stored: it is run again when the evaluation goes on
         self.run.add(trajectory)
-        return Trial(task, index, trajectory.outcome, trajectory.score, len(trajectory.steps))
+        return Trial(job.task, job.index, trajectory.outcome, trajectory.score, len(trajectory.steps))

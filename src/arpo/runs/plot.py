@@ -5,6 +5,7 @@ save_plot(Path("curve.png"), [Series("arpo", xs, ys, low, high)], "updates", "su
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,9 +16,11 @@ from PIL import Image, ImageDraw
 from arpo.envs.pocket.fonts import font
 
 SIZE, SMOOTH = (760, 440), 2  # drawn so many times larger, and shrunk
-LEFT, RIGHT, TOP, BOTTOM = 70, 20, 40, 60
+LEFT, RIGHT, TOP, BOTTOM = 70, 30, 40, 60
 INK, FAINT, PAPER = (28, 32, 40), (214, 218, 224), (255, 255, 255)
-COLOURS = ((24, 104, 230), (226, 38, 60), (24, 128, 72), (200, 120, 0), (128, 60, 180), (60, 60, 60))
+BLUE, RED, GREEN, ORANGE = (24, 104, 230), (226, 38, 60), (24, 128, 72), (200, 120, 0)
+COLOURS = (BLUE, RED, GREEN, ORANGE, (128, 60, 180), (60, 60, 60), (0, 160, 180), (190, 70, 140))
+MARKED = 25  # more points than that are a line to the eye, and their dots only blur it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,16 +61,16 @@ def save_plot(path: Path, series: Sequence[Series], x_label: str, y_label: str) 
         write(x, y + 8 * SMOOTH, f"{tick:g}", "ma")
     write(SIZE[0] * SMOOTH / 2, (SIZE[1] - 8) * SMOOTH, x_label, "ms")
     write(8 * SMOOTH, 4 * SMOOTH, y_label, "la")
-    for number, one in enumerate(series):
-        colour = COLOURS[number % len(COLOURS)]
-        if one.low:
+    coloured = list(zip(series, itertools.cycle(COLOURS), strict=False))
+    for one, colour in coloured:  # all bands before the first line: none is hidden
+        if one.low and len(one.x) > 1:
             edge = [at(x, y) for x, y in zip(one.x, one.high, strict=True)]
             edge += [at(x, y) for x, y in zip(reversed(one.x), reversed(one.low), strict=True)]
-            if len(one.x) > 1:
-                draw.polygon(edge, (*colour, 48))
+            draw.polygon(edge, (*colour, 48))
+    for number, (one, colour) in enumerate(coloured):
         points = [at(x, y) for x, y in zip(one.x, one.y, strict=True)]
         draw.line(points, colour, 3 * SMOOTH, joint="curve")
-        for x, y in points:
+        for x, y in points if len(points) <= MARKED else []:
             draw.circle((x, y), 3 * SMOOTH, colour)
         top = (TOP + 6 + 20 * number) * SMOOTH
         draw.line([((LEFT + 12) * SMOOTH, top), ((LEFT + 36) * SMOOTH, top)], colour, 3 * SMOOTH)

@@ -2,7 +2,7 @@
 
     config.yaml     the settings, written once
     metrics.jsonl   one JSON object a line
-    run.sqlite      the trajectories, and the screenshots by hash
+    run.sqlite      the trajectories, the screenshots by hash, and what each update learned from which token
     run.lock        held by the writer; a killed one lets go of it
 
     with Run.write(Path("runs/first"), config=to_yaml(config)) as run:
@@ -22,20 +22,24 @@ at 448x280), a trajectory as its JSON in zlib (a third). Fifteen steps of an exp
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import errno
 import fcntl
 import io
 import json
 import os
+import shutil
 import sqlite3
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
 from PIL import Image
 
 from arpo.errors import ConfigError
+from arpo.runs.record import TokenRecord, pack, unpack
 from arpo.types import Observation, Outcome, Trajectory, from_json, to_json
 
 FORMAT = 1  # of run.sqlite; raised when an older program could not read it
@@ -69,6 +73,7 @@ SCHEMA = f"""
         height INTEGER NOT NULL,
         image BLOB NOT NULL
     );
+    CREATE TABLE records ("update" INTEGER PRIMARY KEY, record BLOB NOT NULL);  -- as arpo.runs.record packs them
     PRAGMA user_version = {FORMAT};
     COMMIT;
 """
@@ -118,9 +123,9 @@ class Run:
                 if _format(folder, db) == 0:
                     db.executescript(SCHEMA)
                 db.execute("PRAGMA synchronous = NORMAL")
-            except BaseException:
+            except BaseException as error:
                 db.close()
-                raise
+                raise _full(folder, error) or error from None
         except BaseException:
             os.close(lock)
             raise
@@ -150,6 +155,18 @@ class Run:
     def __exit__(self, *_: object) -> None:
         self.close()
 
+    def copy(self, folder: Path, config: str) -> None:
+        """A new run with other settings that begins with what this one played; there whole or not at all."""
+        part = folder.with_name(f"{folder.name}.part")
+        shutil.rmtree(part, ignore_errors=True)
+        part.mkdir(parents=True)
+        with contextlib.closing(sqlite3.connect(part / "run.sqlite")) as db:
+            self._db.backup(db)
+            db.execute("DELETE FROM facts")  # they are about that run
+            db.commit()
+        (part / "config.yaml").write_text(config, encoding="utf-8")
+        part.rename(folder)
+
     @property
     def config(self) -> str:
         """The text of config.yaml."""
@@ -157,10 +174,18 @@ class Run:
 
     def pin(self, name: str, value: str) -> None:
         """Say what the run is of, such as its weights. ConfigError where it was begun with another value."""
-        self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
-        (pinned,) = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        if pinned != value:
+        self._write("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
+        if (pinned := self.fact(name)) != value:
             raise ConfigError(f"{self.folder}: was begun with {name} {pinned}, not {value}; choose another folder")
+
+    def note(self, name: str, value: str) -> None:
+        """Remember something about the run that may change, such as the time it has taken so far."""
+        self._write("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+
+    def fact(self, name: str) -> str | None:
+        """What was pinned or noted last under that name."""
+        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        return None if row is None else str(row[0])
 
     def add(self, trajectory: Trajectory) -> None:
         """Keep a finished episode. ValueError where one of its id is there already: nothing is counted twice."""
@@ -168,7 +193,7 @@ class Run:
         about = (t.id, t.task_id, t.provenance.update, t.provenance.source, t.attempt, t.env_seed)
         values = (*about, t.outcome, t.score, t.reward, len(t.steps), zlib.compress(to_json(t)))
         try:
-            self._db.execute(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
+            self._write(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
         except sqlite3.IntegrityError:
             raise ValueError(f"{self.folder}: the trajectory {t.id!r} is there already") from None
 
@@ -199,7 +224,7 @@ class Run:
         """Keep a screenshot, once."""
         if self._db.execute("SELECT 1 FROM images WHERE hash = ?", (observation.hash,)).fetchone() is None:
             values = (observation.hash, observation.width, observation.height, _smaller(observation))
-            self._db.execute("INSERT INTO images VALUES (?, ?, ?, ?)", values)
+            self._write("INSERT INTO images VALUES (?, ?, ?, ?)", values)
 
     def image(self, name: str) -> Observation:
         """The screenshot of that hash: the same pixels, not the same bytes. KeyError where there is none."""
@@ -209,17 +234,35 @@ class Run:
         image, width, height = row
         return Observation(image, width, height, name)
 
+    def add_record(self, update: int, records: Sequence[TokenRecord]) -> None:
+        """Keep what an update learned. Where it is made again, the newer record replaces the other."""
+        self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, pack(records)))
+
+    def record(self, update: int) -> list[TokenRecord]:
+        """What that update learned, a trajectory at a time. KeyError where it was not made."""
+        row = self._db.execute('SELECT record FROM records WHERE "update" = ?', (update,)).fetchone()
+        if row is None:
+            raise KeyError(update)
+        return unpack(row[0])
+
     def log(self, metrics: dict[str, Any]) -> None:
-        """One more line of metrics.jsonl, written in one piece."""
-        line = json.dumps(metrics, ensure_ascii=False) + "\n"
+        """One more line of metrics.jsonl, written in one piece where the disk has room for it."""
+        line = (json.dumps(metrics, ensure_ascii=False) + "\n").encode()
         with (self.folder / "metrics.jsonl").open("ab", buffering=0) as file:
-            file.write(line.encode())
+            while line:  # a disk that fills takes a part, and refuses the rest
+                line = line[file.write(line) :]
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What was logged, without a last line that is still being written."""
         if (self.folder / "metrics.jsonl").exists():
             with (self.folder / "metrics.jsonl").open(encoding="utf-8") as file:
                 yield from (json.loads(line) for line in file if line.endswith("\n"))
+
+    def _write(self, query: str, values: tuple[object, ...]) -> None:
+        try:
+            self._db.execute(query, values)
+        except sqlite3.OperationalError as error:
+            raise _full(self.folder, error) or error from None
 
     def _select(self, columns: str, **wanted: str | int | None) -> Iterator[tuple[Any, ...]]:
         given = {column: value for column, value in wanted.items() if value is not None}
@@ -253,6 +296,13 @@ def _format(folder: Path, db: sqlite3.Connection) -> int:
     if found > FORMAT:
         raise ConfigError(f"{folder}: was written by a newer arpo (format {found}; this one knows {FORMAT})")
     return int(found)
+
+
+def _full(folder: Path, error: BaseException) -> OSError | None:
+    """SQLite's word for a full disk as everybody else's; None where the error is another."""
+    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
+        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite"))
+    return None
 
 
 def _smaller(observation: Observation) -> bytes:

@@ -5,7 +5,8 @@
     load_tasks("pocket", "files-rename-003")    one task
 
 An id in a list is a task of the catalog or lies beside the list as `examples/<domain>/<id>.json`, one Task in its JSON
-form; the file wins, since whoever put it there meant it. Whatever is wrong ends in one TaskError that names the place.
+form or in OSWorld's (osworld.py); the file wins, since whoever put it there meant it. Whatever is wrong ends in one
+TaskError that names the place.
 """
 
 from __future__ import annotations
@@ -20,9 +21,13 @@ from typing import Any
 
 import pydantic
 
+from arpo.config import Config
 from arpo.envs.base import Catalog, catalog
 from arpo.errors import TaskError
+from arpo.tasks.osworld import from_osworld, how_to_get
 from arpo.types import Task, from_json
+
+HELD_OUT = ("heldout", "heldout_families")
 
 
 def load_tasks(env: str, spec: str) -> list[Task]:
@@ -31,10 +36,14 @@ def load_tasks(env: str, spec: str) -> list[Task]:
     if spec in known.SPLITS:
         return [known.get_task(task_id) for ids in known.task_list(spec).values() for task_id in ids]
     if spec.endswith(".json") or "/" in spec:
+        if not known.SPLITS and not Path(spec).exists():
+            raise TaskError(how_to_get(Path(spec)))
         return _load_list(env, known, Path(spec))
     try:
         return [known.get_task(spec)]
     except TaskError as error:
+        if not known.SPLITS:
+            raise
         if near := difflib.get_close_matches(spec, known.SPLITS, n=1):
             raise TaskError(f"unknown split or task {spec!r}: did you mean {near[0]}?") from None
         raise TaskError(f"{error} (a split would be one of {', '.join(known.SPLITS)}; a file ends in .json)") from None
@@ -51,6 +60,15 @@ def spread(tasks: Iterable[Task]) -> list[Task]:
     for task in tasks:
         domains.setdefault(task.domain, {}).setdefault(family(task), []).append(task)
     return list(_in_turn([list(_in_turn(list(families.values()))) for families in domains.values()]))
+
+
+def judged_tasks(config: Config) -> dict[str, list[Task]]:
+    """The tasks of each split on which training judges its agent; "train": those that it is trained on."""
+    tasks = {"train": load_tasks(config.env.name, config.tasks.source)}
+    for split in HELD_OUT:
+        if split in catalog(config.env.name).SPLITS and config.eval.held_out:
+            tasks[split] = spread(load_tasks(config.env.name, split))[: config.eval.held_out]
+    return tasks
 
 
 def _in_turn(lists: list[list[Task]]) -> Iterator[Task]:
@@ -90,7 +108,7 @@ def _entries(path: Path) -> list[tuple[str, str]]:
 def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Task:
     beside = path.parent / "examples" / domain / f"{task_id}.json"
     if beside.exists():
-        task, place = _read_task(beside), str(beside)
+        task, place = _read_task(beside, domain, env), str(beside)
     else:
         place = f"{path}: {domain}"
         try:
@@ -103,8 +121,11 @@ def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Ta
     return task
 
 
-def _read_task(path: Path) -> Task:
+def _read_task(path: Path, domain: str, env: str) -> Task:
+    data = _read_json(path)
     try:
+        if isinstance(data, dict) and not {"setup", "env"} & data.keys():  # OSWorld's form has neither, ours both
+            return from_osworld(data, domain, env)
         task = from_json(Task, _read_text(path))
     except pydantic.ValidationError as error:
         first = error.errors(include_url=False)[0]

@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
+import os
 import resource
+import shlex
+import signal
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from datetime import timedelta
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from arpo.agent.dialects import UITars
@@ -21,55 +26,71 @@ from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
-from arpo.engines.scripted import POLICIES
-from arpo.envs.base import catalog, make
-from arpo.errors import ConfigError
+from arpo.envs.base import make
+from arpo.envs.pool import Pool, make_pool
 from arpo.evaluation.command import load_agent
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
-from arpo.tasks.load import load_tasks, spread
+from arpo.runs.track import tracking
+from arpo.tasks.load import HELD_OUT
+from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner
 from arpo.training.loop import train
+from arpo.training.plan import checked_tasks
 from arpo.training.rollouts import Rollouts
 from arpo.types import Task
-
-HELD_OUT = ("heldout", "heldout_families")
 
 
 def run_training(config: Config) -> dict[str, Any]:
     """Train in the run's folder, new or begun; returns what summary.json holds."""
     began = time.monotonic()
-    tasks = {"train": load_tasks(config.env.name, config.tasks.source)}
-    for split in HELD_OUT:
-        if split in catalog(config.env.name).SPLITS and config.eval.held_out:
-            tasks[split] = spread(load_tasks(config.env.name, split))[: config.eval.held_out]
+    tasks = checked_tasks(config)
+    make(config.env.name, size=config.env.size).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or Path("runs") / f"train-{config.algorithm.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = config.model_copy(update={"run_dir": folder})
-    if config.train.model in POLICIES:
-        raise ConfigError(f"train.model={config.train.model}: a script cannot be trained")
     slots = max(config.train.n_envs, config.eval.n_envs)
     engine, dialect, identity = load_agent(config, config.train.model, slots)
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
         run.pin("model", identity)
-        session = _Session(config, run, engine, dialect, tasks, Console(stderr=True, highlight=False))
-        summary = asyncio.run(session.run_all())
-        summary |= {
-            "wall_s": time.monotonic() - began,
-            "env_steps": sum(episode.n_steps for episode in run.summaries(source="rollout")),
-            "peak_rss_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
-        }
-        (folder / "summary.json").write_text(json.dumps(summary, indent=1) + "\n")
-        lines = list(run.metrics())
-        curve = Series(
-            config.algorithm.name, [1 + line["update"] for line in lines], [line["success"] for line in lines]
-        )
-        save_plot(folder / "curve.png", [curve], "update", "success of its episodes")
+        pool = make_pool(config.env, slots)
+        console = Console(stderr=True, highlight=False)
+        began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
+        with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
+            session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)
+            summary = asyncio.run(session.run_all())
+            part = folder / "summary.json.part"
+            part.write_text(json.dumps(summary, indent=1) + "\n")
+            part.replace(folder / "summary.json")  # whole: it is the mark of a finished run
+            lines = list(run.metrics())
+            curve = Series(
+                config.algorithm.name, [1 + line["update"] for line in lines], [line["success"] for line in lines]
+            )
+            if lines:
+                save_plot(folder / "curve.png", [curve], "update", "success of its episodes")
     print_summary(summary, folder)
     return summary
+
+
+@contextlib.contextmanager
+def _saying_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
+    """Where a person, the system or a full disk ends a run: nothing is lost, and this is the way back."""
+    try:
+        yield
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        console.print(_stopped(folder), markup=False, soft_wrap=True)
+        raise KeyboardInterrupt from None  # status 130
+    except OSError as error:
+        if error.strerror is None:
+            raise
+        raise OSError(error.errno, f"{error.strerror}; {_stopped(folder)}", error.filename) from error
+
+
+def _stopped(folder: Path) -> str:
+    return f"stopped; to go on: arpo train --resume {shlex.quote(str(folder))}"
 
 
 @dataclass
@@ -81,39 +102,87 @@ class _Session:
     engine: LocalEngine
     dialect: UITars
     tasks: dict[str, list[Task]]
+    pool: Pool
+    track: Callable[[dict[str, Any]], None]
+    began: float  # by the clock of this session
     console: Console
+    stopping: bool = False
 
     async def run_all(self) -> dict[str, Any]:
+        work = asyncio.current_task()
+        assert work is not None
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, self._stop, work)
+        async with self.pool:
+            try:
+                return await self._run() | {
+                    "wall_s": time.monotonic() - self.began,
+                    "env_steps": sum(episode.n_steps for episode in self.run.summaries(source="rollout")),
+                    "peak_rss_mb": self._peak_rss_mb(),
+                }
+            finally:
+                self._note()
+
+    def _stop(self, work: asyncio.Task[Any]) -> None:
+        """Asked to end. What is being sampled ends now, what is being learned is learned first."""
+        if self.stopping:
+            self.console.print(_stopped(self.run.folder), markup=False, soft_wrap=True)
+            os._exit(130)  # else Python would wait for the learner's thread; what is on disk is whole at any moment
+        self.stopping = True
+        self.console.print("stopping; a second time: at once", markup=False)
+        work.cancel()
+
+    def _note(self) -> None:
+        """What a later session cannot know."""
+        self.run.note("wall_s", str(time.monotonic() - self.began))
+        self.run.note("peak_rss_mb", str(self._peak_rss_mb()))
+
+    def _peak_rss_mb(self) -> float:
+        here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+        return max(here, float(self.run.fact("peak_rss_mb") or 0.0))
+
+    async def _run(self) -> dict[str, Any]:
         config = self.config
+        learner = Learner(load_checkpoint(config.train.model), config)  # now: what it lacks is said before the work
         base = {split: await self.judge(split, tasks, 0, "the base agent") for split, tasks in self.tasks.items()}
-        learner = Learner(load_checkpoint(config.train.model), config)
-        make_env = partial(make, config.env.name, size=config.env.size)
         with self.progress() as progress:
-            bar = progress.add_task("learning", total=config.train.updates, so_far="")
+            done = sum(1 for _ in self.run.metrics())
+            bar = progress.add_task("learning", total=config.train.updates, completed=done, so_far="")
+            seconds: list[float] = []
 
             def show(metrics: dict[str, Any]) -> None:
-                progress.update(bar, completed=metrics["update"] + 1, so_far=f"success {metrics['success']:.0%}")
-                progress.console.print(_line(metrics), markup=False)
+                seconds.append(metrics["sample_s"] + metrics["learn_s"])
+                to_do = config.train.updates - metrics["update"] - 1
+                left = f"{timedelta(seconds=round(to_do * fmean(seconds[-5:])))} left"
+                so_far = f"success {metrics['success']:.0%}  {left}"
+                progress.update(bar, completed=metrics["update"] + 1, so_far=so_far)
+                progress.console.print(f"{_line(metrics)}  {left}", markup=False, soft_wrap=True)
+                self.track(metrics)
+                self._note()
 
-            rollouts = Rollouts(self.tasks["train"], self.engine, self.dialect, config, self.run, make_env)
+            rollouts = Rollouts(self.tasks["train"], self.engine, self.dialect, config, self.run, self.pool)
             await train(config, self.run, rollouts, self.engine, learner, self.dialect.image_pad, show)
-        updates = config.train.updates
         final = {
-            split: await self.judge(split, tasks, updates, "the trained agent") for split, tasks in self.tasks.items()
+            split: await self.judge(split, tasks, learner.version, "the trained agent")
+            for split, tasks in self.tasks.items()
         }
-        return _compared(base, final)
+        summary = _compared(base, final)
+        if learner.version:
+            best = Checkpoints(self.run.folder / "checkpoints", config.train.keep).best
+            summary["best_checkpoint"] = str(best.relative_to(self.run.folder))
+        return summary
 
     async def judge(self, split: str, tasks: Sequence[Task], update: int, who: str) -> Evaluation:
         """Success at the temperature of evaluation, on screens that training never shows."""
         settings = self.config.eval
         trials = settings.trials if split == "train" else 1
-        with self.progress() as progress:
+        with self.progress(TimeRemainingColumn()) as progress:
             bar = progress.add_task(f"{who} on {split}", total=trials * len(tasks), so_far="")
             return await evaluate(
                 lambda task, env: self.engine,
                 self.dialect,
                 tasks,
-                make_env=partial(make, self.config.env.name, size=self.config.env.size),
+                pool=self.pool,
                 run=self.run,
                 trials=trials,
                 n_envs=settings.n_envs,
@@ -123,11 +192,11 @@ class _Session:
                 on_trial=lambda trial: progress.advance(bar),
             )
 
-    def progress(self) -> Progress:
+    def progress(self, *more: ProgressColumn) -> Progress:
         columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
         so_far = TextColumn("{task.fields[so_far]}")
         hidden = not self.console.is_terminal
-        return Progress(*columns, so_far, TimeRemainingColumn(), console=self.console, transient=True, disable=hidden)
+        return Progress(*columns, so_far, *more, console=self.console, transient=True, disable=hidden)
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
@@ -164,7 +233,7 @@ def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict
 
 def _line(metrics: dict[str, Any]) -> str:
     """One update for people."""
-    tokens = metrics["learned_tokens"] / max(1e-9, metrics["sample_s"] + metrics["learn_s"])
+    tokens = metrics["sampled_tokens"] / max(1e-9, metrics["sample_s"] + metrics["learn_s"])
     return (
         f"update {metrics['update'] + 1:3}  success {metrics['success']:4.0%}  reward {metrics['reward']:5.2f}  "
         f"all failed {metrics['failed_groups']:4.0%}  replayed {metrics['replayed_groups']:4.0%}  {tokens:.0f} tokens/s"

@@ -3,6 +3,7 @@
     learner = Learner(load_checkpoint("base"), config)
     learner.show(screens, visual)                             # the screenshots of the next samples
     metrics = learner.update([[sample, …], [sample, …]])      # one inner list an optimiser step
+    run.add_record(update, learner.record)                    # what it saw of every token
     await engine.load(learner.version, learner.publish(folder))
 
 The loss covers sampled tokens only, and log-probabilities are computed at their positions alone: never the whole
@@ -17,11 +18,12 @@ A frozen vision tower is not run here at all: the engine has already computed th
 from __future__ import annotations
 
 import math
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -35,6 +37,8 @@ from arpo.engines.images import encode, resized
 from arpo.engines.qwen import causal, embed, image_grid, logits, rope, run_layers, spread
 from arpo.envs.images import decode
 from arpo.errors import ArpoError
+from arpo.runs.record import TokenRecord
+from arpo.training import lora
 from arpo.types import Observation, Sample
 
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of log-probabilities that should be equal
@@ -42,6 +46,15 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of log-probabilities t
 
 class LearnerError(ArpoError):
     """Learning cannot go on: numbers that are not finite, or a learner that is not the sampler's twin."""
+
+
+class NotFinite(LearnerError):
+    """A loss or a gradient that is no number. The optimiser step was not taken."""
+
+    def __init__(self, text: str, batch: Sequence[Sample], old: Mapping[int, Tensor]) -> None:
+        super().__init__(text)
+        self.batch = batch  # what the step was to learn
+        self.old = [old[id(sample)] for sample in batch if id(sample) in old]  # none in the first step of an update
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,46 +68,65 @@ class _Part:
     images: tuple[str, ...]  # in the order in which their tokens stand
 
 
+Seen: TypeAlias = list[tuple[tuple[Sample, ...], dict[str, Tensor]]]
+"""Of the samples of each part that was learned, by name, one value a token (the loss: one)."""
+
+
 class Learner:
     """One process, one model, its optimiser."""
 
     def __init__(self, checkpoint: Checkpoint, config: Config) -> None:
         self.checkpoint, self.config, self.version = checkpoint, config, 0
         self.model = checkpoint.model
-        self._screens: Mapping[str, Observation] = {}
+        self.screens: Mapping[str, Observation] = {}
         self._visual: Mapping[str, Tensor] | None = None
         self.model.requires_grad_(True)
         if config.train.freeze_vision:
             self.model.model.visual.requires_grad_(False)
+        if config.train.lora_rank:
+            lora.add_adapters(self.model, config.train.lora_rank, not config.train.freeze_vision, config.seed)
         self.parameters = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, config.train.lr, weight_decay=config.train.weight_decay)
         self.steps = 0  # of the optimiser, in all
+        self.midway = False  # whether some, but not all, steps of an update were taken
+        self.record: list[TokenRecord] = []  # of the last update
         self._pad: int = checkpoint.config.image_token_id
         self._device = self.parameters[0].device
 
     def show(self, screens: Mapping[str, Observation], visual: Mapping[str, Tensor] | None = None) -> None:
         """The screenshots that the next samples need, by hash; and their visual tokens, where the tower is frozen."""
-        self._screens, self._visual = screens, visual
+        self.screens, self._visual = screens, visual
 
     def update(self, batches: Sequence[Sequence[Sample]]) -> dict[str, float]:
         """One optimiser step for each batch; batches without samples are skipped."""
         batches = [batch for batch in batches if batch]
         later = [sample for batch in batches[1:] for sample in batch]
         old = {id(sample): values for sample, values in zip(later, self.logprobs(later), strict=True)}
-        seen: list[dict[str, Tensor]] = []
-        norms: list[float] = []
-        for batch in batches:
-            self._warm_up()
-            self.optimizer.zero_grad(set_to_none=True)
-            weights = _weights(batch, self.config)
-            seen += [self._learn(part, old, weights) for part in self._parts(batch)]
-            norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.train.grad_clip))
-            if not math.isfinite(norm):
-                raise LearnerError(f"update {self.version}: the gradient is not finite")
-            self.optimizer.step()
-            norms.append(norm)
-        self.version += 1
+        seen: Seen = []
+        norms = [self.step(batch, old, seen) for batch in batches]
+        self.version, self.midway = self.version + 1, False
+        self.record = _record(batches, seen)
         return _metrics(seen, norms)
+
+    def step(self, batch: Sequence[Sample], old: Mapping[int, Tensor], seen: Seen) -> float:
+        """One step of the optimiser; returns the norm of the gradient and adds to `seen`.
+
+        `old`: the log-probabilities before the update, by the `id` of a sample; where there are none, those of now.
+        NotFinite, and everything is as before, where the loss or the gradient is no number.
+        """
+        self.optimizer.zero_grad(set_to_none=True)
+        weights = _weights(batch, self.config)
+        for part in self._parts(batch):
+            seen.append((part.samples, self._learn(part, old, weights)))
+            if not torch.isfinite(loss := seen[-1][1]["loss"]):
+                raise NotFinite(f"after {self.version} updates: the loss is {loss.item()}", batch, old)
+        norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.train.grad_clip))
+        if not math.isfinite(norm):
+            raise NotFinite(f"after {self.version} updates: the gradient is not finite", batch, old)
+        self._warm_up()
+        self.midway = True
+        self.optimizer.step()
+        return norm
 
     def logprobs(self, samples: Sequence[Sample], altered: bool = False) -> list[Tensor]:
         """Of the sampled tokens of each sample, under the present weights. `altered`: as if the screens were others."""
@@ -111,7 +143,7 @@ class Learner:
         sample = max(samples, key=lambda one: len(one.logprobs))
         (here,) = self.logprobs([sample])
         there = torch.tensor(sample.logprobs, device=self._device)
-        limit = TOLERANCE[self.parameters[0].dtype]
+        limit = TOLERANCE[self.model.lm_head.weight.dtype]
         if not (off := float((here - there).abs().max())) <= limit:  # so, since NaN is never more than anything
             raise LearnerError(
                 f"the learner gives a sampled token another log-probability than the sampler (off by {off:.3g}, "
@@ -122,12 +154,12 @@ class Learner:
 
     def publish(self, folder: Path) -> Path:
         """Write the weights where an engine can fetch them."""
-        save_model(self.model, folder)
+        save_model(self.model, folder, lora.merged(self.model) if self.config.train.lora_rank else None)
         return folder
 
     # One part.
 
-    def _learn(self, part: _Part, old: dict[int, Tensor], weights: dict[int, float]) -> dict[str, Tensor]:
+    def _learn(self, part: _Part, old: Mapping[int, Tensor], weights: dict[int, float]) -> dict[str, Tensor]:
         """Add the part's gradient; returns what was seen of each token. Samples that `old` lacks come first of all."""
         samples, new = part.samples, self._forward(part)
         lengths = torch.tensor([sum(sample.sampled) for sample in samples], device=self._device)
@@ -144,13 +176,13 @@ class Learner:
             sequence=each(range(len(samples))).long(),
         )
         loss, clipped = policy_loss(new, tokens, self.config.algorithm)
-        if not torch.isfinite(loss):
-            raise LearnerError(f"update {self.version}: the loss is {loss.item()}")
         loss.backward()  # type: ignore[no-untyped-call]
         return {
             "loss": loss.detach()[None],
-            "new": new.detach(),
+            "advantages": tokens.advantages,
+            "sampler": tokens.sampler,
             "old": tokens.old,
+            "new": new.detach(),
             "clipped": clipped,
             "replayed": tokens.replayed,
             "importance": importance(tokens, self.config.algorithm),
@@ -174,13 +206,13 @@ class Learner:
         """Visual tokens by the learner's own tower, with gradient."""
         found = {}
         for name in dict.fromkeys(images):
-            pixels = torch.from_numpy(np.array(resized(decode(self._screens[name].image)))).to(self._device)
+            pixels = torch.from_numpy(np.array(resized(decode(self.screens[name].image)))).to(self._device)
             found[name] = encode(self.model.model.visual, pixels[None])[0]
         return found
 
     def _parts(self, samples: Sequence[Sample]) -> Iterator[_Part]:
         """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""
-        sizes = {name: image_grid(one.width, one.height) for name, one in self._screens.items()}
+        sizes = {name: image_grid(one.width, one.height) for name, one in self.screens.items()}
         rows = [(sample, spread(sample.ids, [sizes[name] for name in sample.images], self._pad)) for sample in samples]
         rows.sort(key=lambda row: len(row[1].ids))
         while rows:
@@ -223,10 +255,28 @@ def _weights(batch: Sequence[Sample], config: Config) -> dict[int, float]:
     return {id(sample): 1.0 / ((constant or tokens[sample.trajectory_id]) * trajectories) for sample in batch}
 
 
-def _metrics(seen: list[dict[str, Tensor]], norms: list[float]) -> dict[str, float]:
+def _record(batches: Sequence[Sequence[Sample]], seen: Seen) -> list[TokenRecord]:
+    """What was seen, put together again trajectory by trajectory."""
+    columns = ("advantages", "sampler", "old", "new", "clipped")
+    rows: dict[int, Tensor] = {}  # of each sample, the columns of its tokens
+    for samples, values in seen:
+        table = torch.stack([values[name].float() for name in columns]).cpu()
+        parts = torch.split(table, [len(sample.logprobs) for sample in samples], dim=1)
+        rows |= {id(sample): part for sample, part in zip(samples, parts, strict=True)}
+    trajectories: defaultdict[str, list[Sample]] = defaultdict(list)
+    for sample in chain(*batches):
+        trajectories[sample.trajectory_id].append(sample)
+    found = []
+    for name, mine in trajectories.items():
+        a, sampler, old, new, clipped = torch.cat([rows[id(sample)] for sample in mine], dim=1).numpy()
+        found.append(TokenRecord(name, mine[0].replayed_from, a, sampler, old, new, clipped.astype(bool)))
+    return found
+
+
+def _metrics(seen: Seen, norms: list[float]) -> dict[str, float]:
     if not seen:
         return {"optimizer_steps": 0, "learned_tokens": 0}
-    every: dict[str, Any] = {name: torch.cat([part[name] for part in seen]) for name in seen[0]}
+    every: dict[str, Any] = {name: torch.cat([values[name] for _, values in seen]) for name in seen[0][1]}
     found = {
         "optimizer_steps": len(norms),
         "learned_tokens": len(every["new"]),

@@ -24,7 +24,7 @@ from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner
 from arpo.training.rollouts import Rollouts
 from arpo.training.samples import to_samples
-from arpo.types import Group
+from arpo.types import Group, Sample
 
 
 async def train(
@@ -45,45 +45,70 @@ async def train(
         await engine.load(first, checkpoints.newest)
         if first - 1 not in logged:
             run.log(checkpoints.line())
+            on_update(checkpoints.line())
+    budget = config.train.env_steps or math.inf
+    spent = sum(line["env_steps"] for line in run.metrics() if line["update"] < first)
     tested = False
     under_way: deque[asyncio.Task[list[Group]]] = deque()
 
     def begin(update: int) -> None:
-        if update < config.train.updates:
+        if update < config.train.updates and spent < budget:
             accept = partial(informative, config=config.algorithm)
             under_way.append(asyncio.create_task(rollouts.groups(update, accept)))
 
     for update in range(first, min(first + config.train.lag, config.train.updates)):
         begin(update)
-    for update in range(first, config.train.updates):
-        began = time.monotonic()
-        begin(update + config.train.lag)
-        groups = await under_way.popleft()
-        sampled = time.monotonic()
-        filled = replay.fill(groups, update, run.trajectory)
-        samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
-        n = config.train.optimizer_tasks
-        steps = [list(chain(*samples[i : i + n])) for i in range(0, len(samples), n)]
-        screens = {name: run.image(name) for sample in chain(*steps) for name in sample.images}
-        learner.show(screens, engine.features(screens.values()) if config.train.freeze_vision else None)
-        fresh = [sample for sample in chain(*steps) if sample.version == learner.version and not sample.replayed]
-        if fresh and not tested:
-            learner.self_test(fresh)
-            tested = True
-        learned = await asyncio.to_thread(learner.update, steps)
-        replay.add(groups, update)
-        played = list(run.summaries(update=update, source="rollout"))
-        seconds = {"sample_s": sampled - began, "learn_s": time.monotonic() - sampled}
-        metrics = {"update": update, **about(played, groups, filled), **learned, **seconds}
-        if learner.version % config.train.save_every == 0 or learner.version == config.train.updates:
-            place = checkpoints.save(learner, replay, metrics)
-        else:
-            place = learner.publish(run.folder / "published")
-        await engine.load(learner.version, place)
-        metrics["learn_s"] = time.monotonic() - sampled
-        if update not in logged:  # it is, where updates since the last checkpoint are made again
-            run.log(metrics)
-        on_update(metrics)
+    with checkpoints.guard(learner, replay):
+        for update in range(first, config.train.updates):
+            if spent >= budget:
+                break
+            began = time.monotonic()
+            begin(update + config.train.lag)
+            groups = await under_way.popleft()
+            sampled = time.monotonic()
+            filled = replay.fill(groups, update, run.trajectory)
+            samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
+            n = config.train.optimizer_tasks
+            steps = [list(chain(*samples[i : i + n])) for i in range(0, len(samples), n)]
+            screens = {name: run.image(name) for sample in chain(*steps) for name in sample.images}
+            learner.show(screens, engine.features(screens.values()) if config.train.freeze_vision else None)
+            fresh = [sample for sample in chain(*steps) if sample.version == learner.version and not sample.replayed]
+            if fresh and not tested:
+                learner.self_test(fresh)
+                tested = True
+            learned = await _learn(learner, steps)
+            run.add_record(update, learner.record)
+            replay.add(groups, update)
+            played = list(run.summaries(update=update, source="rollout"))
+            seconds = {"sample_s": sampled - began, "learn_s": time.monotonic() - sampled}
+            metrics = {"update": update, **about(played, groups, filled), **learned, **seconds}
+            spent += metrics["env_steps"]
+            last = learner.version == config.train.updates or spent >= budget
+            if learner.version % config.train.save_every == 0 or last:
+                place = checkpoints.save(learner, replay, metrics)
+            else:
+                place = checkpoints.publish(learner, metrics)
+            await engine.load(learner.version, place)
+            metrics["learn_s"] = time.monotonic() - sampled
+            if update not in logged:  # it is, where updates since the last checkpoint are made again
+                run.log(metrics)
+            on_update(metrics)
+    for beyond in under_way:  # what a lag began before the budget was spent
+        beyond.cancel()
+    await asyncio.gather(*under_way, return_exceptions=True)
+
+
+async def _learn(learner: Learner, steps: list[list[Sample]]) -> dict[str, float]:
+    """Make the update. Who cancels meanwhile has to wait for it, since from half of it nothing could go on."""
+    learning = asyncio.create_task(asyncio.to_thread(learner.update, steps))
+    try:
+        return await asyncio.shield(learning)
+    except asyncio.CancelledError:
+        learned = await learning
+        this = asyncio.current_task()
+        assert this is not None
+        this.cancel()  # once more: it is heard at the next pause
+        return learned
 
 
 def about(played: Sequence[Summary], groups: Sequence[Group], filled: Sequence[Group]) -> dict[str, float]:
@@ -99,4 +124,7 @@ def about(played: Sequence[Summary], groups: Sequence[Group], filled: Sequence[G
         "episodes": len(valid),
         "errors": len(played) - len(valid),
         "env_steps": sum(episode.n_steps for episode in played),
+        "sampled_tokens": sum(
+            len(s.completion.tokens) for group in groups for t in group.trajectories for s in t.steps
+        ),
     }

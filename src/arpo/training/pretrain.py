@@ -23,6 +23,7 @@ import statistics
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,7 @@ from arpo.engines.qwen import causal, embed, rope, run_layers
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import Expert
+from arpo.envs.pool import Pool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
 from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
@@ -332,20 +334,23 @@ def _success(pupil: Pupil, tokenizer: tokenizers.Tokenizer, settings: Pretrainin
     ids = [task for tasks in task_list("train").values() for task in tasks]
     chosen = [get_task(ids[i * len(ids) // settings.episodes]) for i in range(settings.episodes)]
 
+    pool = Pool(partial(PocketEnv, settings.size), settings.episodes)
+
     async def play(task: Task) -> float:
-        trajectory = await run_episode(
-            task,
-            PocketEnv(settings.size),
-            engine,
-            dialect,
-            Sampling(temperature=1.0),
-            env_seed=training_seed(settings.seed, "success", task.id),
-            sample_seed=derive("success", settings.seed, task.id),
-            trajectory_id=task.id,
-            attempt=0,
-            provenance=Provenance(source="evaluation", run=settings.out.name, update=0),
-            images=lambda observation: None,  # only the score is wanted
-        )
+        async with pool.lease() as env:
+            trajectory = await run_episode(
+                task,
+                env,
+                engine,
+                dialect,
+                Sampling(temperature=1.0),
+                env_seed=training_seed(settings.seed, "success", task.id),
+                sample_seed=derive("success", settings.seed, task.id),
+                trajectory_id=task.id,
+                attempt=0,
+                provenance=Provenance(source="evaluation", run=settings.out.name, update=0),
+                images=lambda observation: None,  # only the score is wanted
+            )
         if trajectory.score is None:
             raise EngineError(f"{task.id} could not be played: {trajectory.outcome}")
         return trajectory.score

@@ -15,16 +15,15 @@ from arpo.agent.dialects import UITars
 from arpo.agent.episode import run_episode
 from arpo.config import Config
 from arpo.engines.base import Engine, Sampling
-from arpo.envs.base import Env
+from arpo.envs.pool import Job, Lease, Pool
+from arpo.errors import EnvError
 from arpo.runs.store import Run
 from arpo.seeds import derive, training_seed
 from arpo.types import Group, Outcome, Provenance, Task, Trajectory
 
-ATTEMPTS = 3  # where a machine failed
-
 
 class Rollouts:
-    """Plays the groups of updates with one engine."""
+    """Plays the groups of updates with one engine, in the environments of one pool."""
 
     def __init__(
         self,
@@ -33,10 +32,10 @@ class Rollouts:
         dialect: UITars,
         config: Config,
         run: Run,
-        make_env: Callable[[], Env],
+        pool: Pool,
     ) -> None:
         self.tasks, self.engine, self.dialect, self.config, self.run = tasks, engine, dialect, config, run
-        self._make_env = make_env
+        self.pool = pool
         self._in_turn: list[Task] = []
 
     async def groups(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
@@ -46,7 +45,7 @@ class Rollouts:
         taken: list[Group] = []
         refused: set[str] = set()
         for draw in range(config.algorithm.redraw + 1):
-            others = [task for task in self.tasks_of(update, draw) if task.id not in {group.task_id for group in taken}]
+            others = [task for task in self._playable(update, draw) if task.id not in {one.task_id for one in taken}]
             others.sort(key=lambda task: task.id in refused)  # once more only where there is no other
             played = await self._play(others[: wanted - len(taken)], update, draw)
             if draw == config.algorithm.redraw:
@@ -56,6 +55,16 @@ class Rollouts:
                 break
             refused |= {group.task_id for group in played}
         return taken
+
+    def _playable(self, update: int, draw: int) -> list[Task]:
+        """The tasks of a draw without those that the pool has given up; at the end those that may take their places."""
+        tasks = self.tasks_of(update, draw)
+        if self.pool.aside:
+            tasks = [*tasks, *(task for task in self.tasks_of(update, draw + 1) if task not in tasks)]
+            tasks = [task for task in tasks if task.id not in self.pool.aside]
+        if not tasks:
+            raise EnvError(f"the environment failed in each of the {len(self.tasks)} tasks: none is left to train on")
+        return tasks
 
     def tasks_of(self, update: int, draw: int = 0) -> list[Task]:
         """The tasks of an update: the list over and over, each time in a new order; or by what they taught lately.
@@ -91,51 +100,38 @@ class Rollouts:
         return sorted(self.tasks, key=lambda task: rng.random() ** (1 / weights[task.id]), reverse=True)
 
     async def _play(self, tasks: Sequence[Task], update: int, draw: int) -> list[Group]:
-        members = self.config.algorithm.group
-        waiting = deque((task, member, 0) for task in tasks for member in range(members))
-        done: dict[tuple[str, int], Trajectory] = {}
+        members = range(self.config.algorithm.group)
+        found: dict[tuple[str, int], Trajectory] = {}
 
-        async def worker() -> None:
-            env: Env | None = None
-            try:
-                while waiting:
-                    task, member, attempt = waiting.popleft()
-                    name = f"u{update}.{draw}-{task.id}-{member}-{attempt}"
-                    trajectory = self._stored(name)
-                    if trajectory is None:
-                        env = env or self._make_env()
-                        trajectory = await self._episode(env, task, member, attempt, name, update)
-                    if trajectory.outcome is Outcome.ENV_ERROR and env is not None:
-                        env.close()
-                        env = None
-                    if not trajectory.outcome.valid and attempt + 1 < ATTEMPTS:
-                        waiting.append((task, member, attempt + 1))
-                    else:
-                        done[task.id, member] = trajectory
-            finally:
-                if env is not None:
-                    env.close()
+        def name(job: Job) -> str:
+            return f"u{update}.{draw}-{job.task.id}-{job.index}-{job.attempt}"
 
-        try:
-            async with asyncio.TaskGroup() as workers:
-                for _ in range(min(self.config.train.n_envs, len(waiting))):
-                    workers.create_task(worker())
-        except ExceptionGroup as failed:  # the workers are alike: what stopped the first is what there is to say
-            raise failed.exceptions[0] from None
-        return [Group(task.id, tuple(done[task.id, member] for member in range(members))) for task in tasks]
+        def done(job: Job, trajectory: Trajectory | None) -> None:
+            if trajectory is not None:
+                found[job.task.id, job.index] = trajectory
 
-    async def _episode(self, env: Env, task: Task, member: int, attempt: int, name: str, update: int) -> Trajectory:
+        await self.pool.play(
+            [Job(task, member) for task in tasks for member in members],
+            self.config.train.n_envs,
+            stored=lambda job: self._stored(name(job)),
+            attempt=lambda env, job: self._episode(env, job, name(job), update),
+            done=done,
+        )
+        # A group has fewer members where its task was given up in the middle of it.
+        return [Group(task.id, tuple(found[key] for m in members if (key := (task.id, m)) in found)) for task in tasks]
+
+    async def _episode(self, env: Lease, job: Job, name: str, update: int) -> Trajectory:
         seed, train = self.config.seed, self.config.train
         trajectory = await run_episode(
-            task,
+            job.task,
             env,
             self.engine,
             self.dialect,
             Sampling(train.temperature, 1.0, train.max_tokens),
-            env_seed=training_seed(seed, task.id, update),  # the same screen for the whole group
+            env_seed=training_seed(seed, job.task.id, update),  # the same screen for the whole group
             sample_seed=derive("rollout", seed, name),
             trajectory_id=name,
-            attempt=attempt,
+            attempt=job.attempt,
             provenance=Provenance(source="rollout", run=self.run.folder.name, update=update),
             images=self.run.add_image,
             format_reward=self.config.algorithm.format_reward,

@@ -38,7 +38,7 @@ def _samples(trajectory: Trajectory, advantage: float, image_pad: int) -> Iterat
             logprobs=logprobs,
             advantages=(advantage,) * len(logprobs),
             version=min(step.completion.version for step in steps),
-            replayed=trajectory.provenance.source == "replay",
+            replayed_from=trajectory.provenance.replayed_from,
         )
 
 

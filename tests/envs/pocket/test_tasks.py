@@ -4,14 +4,16 @@ import inspect
 import json
 import random
 import statistics
+from collections import Counter
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 from arpo.agent.actions import Action, Click, Drag, Fail
 from arpo.agent.random_actions import random_action
-from arpo.envs.pocket import PocketEnv
-from arpo.envs.pocket.catalog import LISTS, SPLITS, build_lists, get_task, task_list
+from arpo.envs.pocket import PocketEnv, catalog
+from arpo.envs.pocket.catalog import LISTS, SELECTED, SPLITS, build_lists, get_task, task_list
 from arpo.envs.pocket.env import LARGEST, SMALLEST
 from arpo.envs.pocket.expert import Expert
 from arpo.envs.pocket.families import FAMILIES
@@ -146,7 +148,7 @@ def test_a_quarter_of_the_tasks_needs_six_steps_or_more_and_none_more_than_fifte
     assert min(lengths) <= 1
 
 
-@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("split", [split for split in SPLITS if split not in SELECTED])
 def test_always_answering_fail_scores_exactly_the_infeasible_share_of_about_eight_percent(split: str) -> None:
     scores = []
     for task_id in ids(split):
@@ -161,9 +163,27 @@ def test_always_answering_fail_scores_exactly_the_infeasible_share_of_about_eigh
 
 def test_the_lists_in_the_package_are_those_that_the_families_make() -> None:
     made = build_lists()
-    for split in SPLITS:
-        assert task_list(split) == made[split], "run python -m arpo.envs.pocket.catalog"
-    assert {path.stem for path in LISTS.glob("*.json")} == set(SPLITS)
+    for split, tasks in made.items():
+        assert task_list(split) == tasks, "run python -m arpo.envs.pocket.catalog"
+    assert {path.stem for path in LISTS.glob("*.json")} == set(SPLITS) == {*made, *SELECTED}
+
+
+def test_the_selected_lists_are_parts_of_train_that_keep_their_rule() -> None:
+    for split, count in (("demo", 8), ("compare", 32)):
+        assert len(set(ids(split))) == len(ids(split)) == count
+        assert set(ids(split)) <= set(ids("train"))
+        assert {get_task(task).split for task in ids(split)} == {"train"}
+    families = Counter(get_task(task).setup["family"] for task in ids("compare"))
+    assert max(families.values()) == 2
+    assert sorted(map(len, task_list("compare").values())) == [1, 2, 4, 4, 4, 4, 4, 4, 5]  # as even as there are tasks
+
+
+def test_making_the_lists_anew_leaves_the_selected_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "LISTS", tmp_path)
+    (tmp_path / "demo.json").write_text("{}")
+    catalog.write_lists()
+    assert {path.stem for path in tmp_path.iterdir()} == set(SPLITS) - {"compare"}
+    assert (tmp_path / "demo.json").read_text() == "{}"
 
 
 def test_a_task_knows_its_split_and_unlisted_numbers_are_further_instances() -> None:

@@ -7,7 +7,13 @@ on beyond those that the lists hold, so there is no end of further instances (th
     heldout           further instances of the same families              heldout_families   families that train lacks
 
 The lists are files so that they can be read, quoted and pinned. `python -m arpo.envs.pocket.catalog` writes them anew
-after a change of the families.
+after a change of the families. Two further parts of `train` are not made by it, since they follow from how often the
+agent `base` solved its tasks, in 16 trials of each at temperature 1.0 (docs/log.md):
+
+    demo              8 short tasks that it solved in 3 to 6 of the 16
+    compare           32 of those that it solved in 1 to 8 of the 16, infeasible ones too: their sorted ids shuffled by
+                      random.Random(0), the first two of each family kept, domains in turn and in each its families
+                      in turn (`tasks.load.spread`), the first 32
 """
 
 from __future__ import annotations
@@ -24,7 +30,8 @@ from arpo.envs.pocket.families.base import Family, Params
 from arpo.errors import TaskError
 from arpo.types import Task
 
-SPLITS = ("train", "subset32", "heldout", "heldout_families")
+SELECTED = ("demo", "compare")  # by an agent's success
+SPLITS = ("train", "subset32", *SELECTED, "heldout", "heldout_families")
 LISTS = Path(__file__).parent / "lists"
 HELDOUT_FAMILIES = frozenset(
     "shell-move files-copy files-largest mail-forward browser-cheaper sheet-copy sheet-missing settings-reset "
@@ -108,8 +115,8 @@ def _ids(counts: dict[str, int], taken: dict[str, int]) -> dict[str, list[str]]:
 
 @cache
 def _splits() -> dict[str, str]:
-    """The split of every listed task; `subset32` is part of `train`."""
-    splits = [split for split in SPLITS if split != "subset32"]
+    """The split of every listed task; the other lists are parts of `train`."""
+    splits = ("train", "heldout", "heldout_families")
     return {task: split for split in splits for tasks in task_list(split).values() for task in tasks}
 
 

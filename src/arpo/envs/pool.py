@@ -1,0 +1,422 @@
+"""Environments on lease: in this process, or each in a worker process with time limits and restarts.
+
+    async with make_pool(config.env, n_envs=8) as pool:
+        async with pool.lease() as env:                  # waits for a free one; starts it where it is not running
+            observation = await env.reset(task, seed=7)
+            observation = await env.step(Click(120, 44))
+            score = await env.score()
+
+In this process a call is a plain call: nothing waits, so the order of work never depends on time, and no time limit can
+be kept. A worker process holds one environment, talks through a socket that nobody else has, and ends when the other
+end is closed, however this process ended.
+
+What is the agent's, the task's or the user's fault comes through as it is: ActionError, TaskError, ConfigError. All
+else is machinery: a call past its limit, a process that died, any other exception of the backend. It becomes an
+EnvError, that environment is never used again, and the next lease starts another. Two things are given up, until the
+run is started again, so that they do not hold up the rest:
+
+    a task       nine attempts in a row failed by machinery (of three episodes or more): it is played no more
+    a place      three times in a row no environment could be started there; where no place is left, the run stops
+"""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import contextlib
+import dataclasses
+import logging
+import os
+import pickle
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from functools import partial
+from typing import Any, NoReturn, Protocol, Self, TypeVar
+
+from arpo.agent.actions import Action
+from arpo.config import EnvConfig
+from arpo.envs.base import Env, make
+from arpo.errors import ArpoError, ConfigError, EnvError
+from arpo.types import Observation, Outcome, Task
+
+ATTEMPTS = 3  # at an episode, or at starting an environment
+LOST = 9  # attempts at a task: a machine that fails one time in ten must not cost tasks in a long run
+GRACE_S = 5.0  # for an environment to close, before its process is killed
+HERE = EnvConfig()  # no worker processes
+
+_log = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Job:
+    """An episode to be played: one of several of a task, and how often it was tried before."""
+
+    task: Task
+    index: int
+    attempt: int = 0
+
+
+class Played(Protocol):
+    @property
+    def outcome(self) -> Outcome: ...
+
+
+P = TypeVar("P", bound=Played)
+
+
+class Lease(abc.ABC):
+    """One environment as its user sees it: the calls of an Env, to be awaited. EnvError: it is lost."""
+
+    failed_starts = 0  # in a row
+
+    def __init__(self, make_env: Callable[[], Env], settings: EnvConfig) -> None:
+        self._make_env, self._settings = make_env, settings
+
+    async def reset(self, task: Task, seed: int) -> Observation:
+        observation: Observation = await self._call(self._settings.reset_s, "reset", task, seed)
+        return observation
+
+    async def step(self, action: Action) -> Observation:
+        observation: Observation = await self._call(self._settings.step_s, "step", action)
+        return observation
+
+    async def score(self) -> float:
+        score: float = await self._call(self._settings.score_s, "score")
+        return score
+
+    @property
+    @abc.abstractmethod
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    @abc.abstractmethod
+    def env(self) -> Env:
+        """The environment itself, for scripts that look behind its screen."""
+
+    @property
+    @abc.abstractmethod
+    def alive(self) -> bool: ...
+
+    @abc.abstractmethod
+    async def start(self) -> None: ...
+
+    @abc.abstractmethod
+    async def close(self) -> None: ...
+
+    @abc.abstractmethod
+    async def _ask(self, limit: float, method: str, *arguments: Any) -> Any: ...
+
+    async def _call(self, limit: float, method: str, *arguments: Any) -> Any:
+        try:
+            return await self._ask(limit, method, *arguments)
+        except EnvError:
+            await self.close()
+            raise
+
+
+class _Here(Lease):
+    """An environment in this process."""
+
+    _env: Env | None = None
+
+    @property
+    def env(self) -> Env:
+        assert self._env is not None
+        return self._env
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self.env.size
+
+    @property
+    def alive(self) -> bool:
+        return self._env is not None
+
+    async def start(self) -> None:
+        self._env = _guarded(self._make_env)
+
+    async def close(self) -> None:
+        env, self._env = self._env, None
+        if env is not None:
+            with contextlib.suppress(EnvError):  # it is given up anyhow
+                _guarded(env.close)
+
+    async def _ask(self, limit: float, method: str, *arguments: Any) -> Any:
+        return _guarded(getattr(self.env, method), *arguments)
+
+
+class _Worker(Lease):
+    """An environment in a process of its own."""
+
+    _process: subprocess.Popen[bytes] | None = None
+    _busy = False
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
+    _size: tuple[int, int]
+
+    @property
+    def env(self) -> NoReturn:
+        raise ConfigError("env.workers: a script looks behind the screen, for which it needs env.workers=0")
+
+    @property
+    def size(self) -> tuple[int, int]:
+        return self._size
+
+    @property
+    def alive(self) -> bool:
+        return self._process is not None and not self._reader.at_eof()
+
+    async def start(self) -> None:
+        self._kill()  # what is left of one that died while nobody used it
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._reader, self._writer = await asyncio.open_connection(sock=ours)
+            main = f"import sys; sys.path[:] = {sys.path!r}; from arpo.envs import pool; pool.serve({theirs.fileno()})"
+            try:
+                self._process = subprocess.Popen(
+                    [sys.executable, "-c", main],
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=[theirs.fileno()],
+                    start_new_session=True,  # Ctrl-C is for this process alone, and its group can be killed as a whole
+                )
+            except OSError as error:
+                self._writer.close()
+                raise EnvError(f"no worker process can be started: {error.strerror}") from error
+        try:
+            self._size = await self._ask(self._settings.reset_s, "start", self._make_env)
+        except ArpoError:
+            await self.close()
+            raise
+
+    async def close(self) -> None:
+        """Let it close its environment, which may be more than a process, and end."""
+        if self._process is None:
+            return
+        try:
+            if not self._busy:
+                self._writer.write_eof()
+                async with asyncio.timeout(GRACE_S):
+                    await self._reader.read()
+        except OSError:  # also TimeoutError
+            pass
+        finally:
+            self._kill()
+
+    async def _ask(self, limit: float, method: str, *arguments: Any) -> Any:
+        self._busy = True
+        self._writer.write(_frame((method, arguments)))
+        reply = asyncio.create_task(self._reply())
+        try:
+            # In two parts: this process may have been busy itself for so long, and the answer is there but not read.
+            if not (await asyncio.wait([reply], timeout=limit))[0]:
+                await asyncio.wait([reply], timeout=GRACE_S / 5)
+            if not reply.done():
+                raise EnvError(f"{method} took more than {limit:g} s")
+            good, value = reply.result()
+        except (OSError, EOFError):
+            raise EnvError(f"the worker process ended in {method}, status {self._kill()}") from None
+        except BaseException:  # nobody knows what state it is in
+            self._kill()
+            raise
+        finally:
+            self._busy = False
+            reply.cancel()
+        if good:
+            return value
+        raise value
+
+    async def _reply(self) -> tuple[bool, Any]:
+        length = int.from_bytes(await self._reader.readexactly(8), "big")
+        reply: tuple[bool, Any] = pickle.loads(await self._reader.readexactly(length))
+        return reply
+
+    def _kill(self) -> int | None:
+        """End the process and all that it started; returns its exit status."""
+        process, self._process = self._process, None
+        if process is None:
+            return None
+        self._writer.transport.abort()
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: of a group that has ended
+            os.killpg(process.pid, signal.SIGKILL)
+        return process.wait()
+
+
+class Pool:
+    """So many places for environments, each started when it is needed first."""
+
+    def __init__(self, make_env: Callable[[], Env], n_envs: int, settings: EnvConfig = HERE) -> None:
+        kind, n = (_Worker, settings.workers) if settings.workers else (_Here, n_envs)
+        self._places: list[Lease] = [kind(make_env, settings) for _ in range(n)]
+        self._idle: asyncio.LifoQueue[Lease | None] = asyncio.LifoQueue()  # None: there is no place any more
+        for place in self._places:
+            self._idle.put_nowait(place)
+        self._n_open = n
+        self._why = ""
+        self._failed: Counter[str] = Counter()  # attempts in a row, by task
+        self.aside: set[str] = set()  # the tasks that are given up
+        self._playing: set[asyncio.Task[Any]] = set()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        """Stop whoever still plays, and close everything."""
+        self._n_open, self._why = 0, "the pool is closed"
+        self._idle.put_nowait(None)
+        for task in self._playing:
+            task.cancel()
+        await asyncio.gather(*self._playing, return_exceptions=True)
+        await asyncio.gather(*(place.close() for place in self._places))
+
+    @contextlib.asynccontextmanager
+    async def lease(self) -> AsyncIterator[Lease]:
+        """A running environment for the time of the block. EnvError where none can be started any more."""
+        place = await self._take()
+        try:
+            yield place
+        finally:
+            self._idle.put_nowait(place)
+
+    async def play(
+        self,
+        jobs: Iterable[Job],
+        at_once: int,
+        *,
+        stored: Callable[[Job], P | None],
+        attempt: Callable[[Lease, Job], Awaitable[P]],
+        done: Callable[[Job, P | None], object],
+    ) -> None:
+        """Play episodes, each up to three times where machines fail. `done` sees each once, with its last attempt.
+
+        An attempt that is `stored` is not made again. What is done with None was not played: its task is given up.
+        """
+        waiting = deque(jobs)
+
+        async def player() -> None:
+            while waiting:
+                job = waiting.popleft()
+                played = stored(job)
+                if played is None and job.task.id in self.aside:
+                    done(job, None)
+                    continue
+                if played is None:
+                    async with self.lease() as env:
+                        played = await attempt(env, job)
+                    self._judge(job.task, played.outcome)
+                if played.outcome.valid or job.attempt + 1 == ATTEMPTS:
+                    done(job, played)
+                else:
+                    waiting.append(dataclasses.replace(job, attempt=job.attempt + 1))
+
+        this = asyncio.current_task()
+        assert this is not None
+        self._playing.add(this)
+        try:
+            async with asyncio.TaskGroup() as players:
+                for _ in range(min(at_once, len(waiting))):
+                    players.create_task(player())
+        except ExceptionGroup as failed:  # the players are alike: what stopped the first is what there is to say
+            raise failed.exceptions[0] from None
+        finally:
+            self._playing.discard(this)
+
+    def _judge(self, task: Task, outcome: Outcome) -> None:
+        if outcome.valid:
+            self._failed[task.id] = 0
+        self._failed[task.id] += outcome is Outcome.ENV_ERROR
+        if self._failed[task.id] == LOST and task.id not in self.aside:
+            self.aside.add(task.id)
+            _log.warning("%s: given up, since its environment failed %d times in a row", task.id, LOST)
+
+    async def _take(self) -> Lease:
+        while (place := await self._idle.get()) is not None and self._n_open:
+            try:
+                if not place.alive:
+                    await place.start()
+            except EnvError as error:
+                self._start_failed(place, str(error))
+            except BaseException:
+                self._idle.put_nowait(place)
+                raise
+            else:
+                place.failed_starts = 0
+                return place
+        self._idle.put_nowait(None)
+        raise EnvError(f"there is no environment any more: {self._why}")
+
+    def _start_failed(self, place: Lease, why: str) -> None:
+        place.failed_starts += 1
+        if place.failed_starts < ATTEMPTS:
+            self._idle.put_nowait(place)
+            return
+        self._n_open -= 1
+        if self._n_open:
+            _log.warning("an environment cannot be started: %s; going on with %d others", why, self._n_open)
+        else:
+            self._why = why
+            self._idle.put_nowait(None)
+
+
+def make_pool(settings: EnvConfig, n_envs: int) -> Pool:
+    """The pool of a run: so many environments in this process, or as many workers as the settings say."""
+    return Pool(partial(make, settings.name, size=settings.size), n_envs, settings)
+
+
+def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a backend. Whatever it raises by mistake is machinery."""
+    try:
+        return call(*arguments)
+    except ArpoError:
+        raise
+    except Exception as error:
+        _log.warning("an environment failed", exc_info=True)
+        raise EnvError(f"{type(error).__name__}: {error}") from error
+
+
+# ---- in the worker process
+
+
+def serve(fd: int) -> None:
+    """Do what is asked through a socket until its other end is closed. The first request is "start"."""
+    connection = socket.socket(fileno=fd)
+    connection.set_inheritable(False)  # what the environment starts must not keep it open
+    requests: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+    threading.Thread(target=_listen, args=(connection, requests), daemon=True).start()
+    env: Env | None = None
+    while (request := requests.get()) is not None:
+        try:
+            method, arguments = _guarded(pickle.loads, request)
+            if method == "start":
+                env = _guarded(*arguments)
+                assert env is not None
+                reply = _frame((True, env.size))
+            else:
+                reply = _frame((True, _guarded(getattr(env, method), *arguments)))
+        except ArpoError as error:
+            reply = _frame((False, error))
+        with contextlib.suppress(OSError):  # nobody listens any more: the end comes next
+            connection.sendall(reply)
+    if env is not None:
+        env.close()
+
+
+def _listen(connection: socket.socket, requests: queue.SimpleQueue[bytes | None]) -> None:
+    """Hear of the end also while the environment is busy, and see to it that it does not hang for ever."""
+    with contextlib.suppress(OSError), connection.makefile("rb") as stream:
+        while header := stream.read(8):
+            requests.put(stream.read(int.from_bytes(header, "big")))
+    requests.put(None)
+    time.sleep(GRACE_S)
+    os.killpg(0, signal.SIGKILL)
+
+
+def _frame(value: object) -> bytes:
+    data = pickle.dumps(value)
+    return len(data).to_bytes(8, "big") + data

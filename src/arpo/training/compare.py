@@ -1,0 +1,339 @@
+"""What `arpo compare` does: methods x seeds under the same budget of environment steps, then one table and one plot.
+
+    DIR/base-0                 the base agent, judged once for each seed; the runs of that seed begin as copies of it
+    DIR/grpo-0  DIR/arpo-0  …  runs of `arpo train`, each a process of its own, with its output.txt
+    DIR/table.md  results.json  curves.png  from what these stored; the same command makes them anew
+
+A finished run is not run again and a begun one goes on: a comparison that was killed, or that is to have more seeds or
+methods, is the same command once more.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+from arpo.config import ALGORITHMS, AlgorithmConfig, Config, load_config, to_yaml
+from arpo.errors import ArpoError, ConfigError
+from arpo.evaluation.compare import Rates, changed, difference, estimate, table_of
+from arpo.evaluation.statistics import student
+from arpo.runs.plot import Series, save_plot
+from arpo.runs.settings import same_settings
+from arpo.runs.store import Run
+from arpo.tasks.load import judged_tasks
+
+ARPO = (sys.executable, "-m", "arpo.cli")
+BASE = "base"  # stands where a method would, for the agent that all begin with
+POINTS = 40  # of a curve
+SMOOTH = 0.05  # the standard deviation of the curves' smoothing, as a share of the budget
+
+
+def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str, Config]:
+    """`grpo,arpo+:replay_spares=false,…`: the settings of each method, by its name as it is given."""
+    methods: dict[str, Config] = {}
+    for name in names.replace(" ", "").split(","):
+        algorithm, *changes = name.split(":")
+        own = [f"algorithm.name={algorithm}", *(f"algorithm.{change}" for change in changes)]
+        config = load_config(source, [*overrides, *own])
+        found, meant = (one.algorithm.model_dump(mode="json") for one in (config, load_config(None, own)))
+        for field in sorted({field for fields in ALGORITHMS.values() for field in fields}):
+            if found[field] != meant[field]:
+                value = json.dumps(found[field])
+                raise ConfigError(
+                    f"algorithm.{field}={value}: makes {name} another method; write {name}:{field}={value}"
+                )
+        if name in methods:
+            raise ConfigError(f"algorithms={names}: {name} is there twice")
+        methods[name] = config
+    if any(override.startswith("algorithm.name=") for override in overrides):
+        raise ConfigError("algorithm.name: --algorithms names the methods")
+    if config.run_dir is not None:
+        raise ConfigError(f"run_dir={config.run_dir}: --out says where the runs go")
+    if config.train.updates == 0:
+        raise ConfigError("train.updates=0: nothing would be trained; with a budget it may be as large as you like")
+    if config.train.env_steps is None:
+        raise ConfigError("train.env_steps=null: methods are compared under a budget, as in train.env_steps=20000")
+    return methods
+
+
+def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int, command: str) -> str:
+    """Run what is missing, `jobs` runs at a time; write results and plot; returns the table."""
+    first = next(iter(methods.values())).seed
+    comparison = Comparison(methods, range(first, first + seeds), out)
+    comparison.run_all(jobs)
+    results = {"command": command, **comparison.results()}
+    text = json.dumps(results, indent=1)
+    text = re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text)  # lists of numbers on one line
+    (out / "results.json").write_text(text + "\n")
+    series = [Series(name, **curve) for name, curve in results["curves"].items()]
+    save_plot(
+        out / "curves.png",
+        series,
+        "environment steps",
+        "success while learning: the mean of the seeds and its 95 % interval",
+    )
+    table = as_table(results)
+    (out / "table.md").write_text(table)
+    return table
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    methods: dict[str, Config]  # the first is the one that the others are compared with
+    seeds: range
+    out: Path
+
+    def config(self, method: str, seed: int) -> Config:
+        place = re.sub(r"[^\w.+=-]+", "-", method)  # no colons in the names of folders
+        own: dict[str, Any] = {"seed": seed, "run_dir": self.out / f"{place}-{seed}"}
+        if method == BASE:
+            method = next(iter(self.methods))
+            own["algorithm"] = AlgorithmConfig()
+            own["train"] = self.methods[method].train.model_copy(update={"updates": 0})
+        return self.methods[method].model_copy(update=own)
+
+    def folder(self, method: str, seed: int) -> Path:
+        folder = self.config(method, seed).run_dir
+        assert folder is not None
+        return folder
+
+    def run_all(self, jobs: int) -> None:
+        """Run what is not finished, the base agent's evaluations first. ConfigError where a setting has changed."""
+        bases = [(BASE, seed) for seed in self.seeds]
+        runs = [(method, seed) for seed in self.seeds for method in self.methods]
+        for method, seed in (*runs, *bases):
+            if self.folder(method, seed).exists():
+                self._begin(method, seed)
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[now]}"),
+        )
+        console = Console(stderr=True, highlight=False)
+        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
+            bar = progress.add_task("runs", total=len(bases) + len(runs), now="")
+            for part in (bases, runs):
+                missing = [one for one in part if not (self.folder(*one) / "summary.json").exists()]
+                progress.advance(bar, len(part) - len(missing))
+                self._run(missing, jobs, progress)
+
+    def _run(self, missing: list[tuple[str, int]], jobs: int, progress: Progress) -> None:
+        running: dict[Path, subprocess.Popen[bytes]] = {}
+        before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: none is left running alone
+        try:
+            while missing or running:
+                while missing and len(running) < jobs:
+                    folder = self._begin(*missing.pop(0))
+                    running[folder] = _start(folder, jobs)
+                time.sleep(0.5)
+                for folder in [folder for folder, process in running.items() if process.poll() is not None]:
+                    status = running.pop(folder).returncode
+                    if status:
+                        raise ArpoError(f"{folder.name}: {_why(folder, status)}")
+                    progress.console.print(f"{folder.name} is done", markup=False)
+                    progress.advance(progress.task_ids[0])
+                now = ", ".join(f"{folder.name} ({_updates(folder)} updates)" for folder in running)
+                progress.update(progress.task_ids[0], now=now)
+        finally:  # one failed, or it was interrupted: the others lose nothing
+            for process in running.values():
+                process.terminate()
+            for process in running.values():
+                process.wait()
+            signal.signal(signal.SIGTERM, before)
+
+    def _begin(self, method: str, seed: int) -> Path:
+        """The folder of a run, made where there is none."""
+        folder, config = self.folder(method, seed), self.config(method, seed)
+        if method != BASE and not folder.exists():
+            with Run.read(self.folder(BASE, seed)) as base:
+                base.copy(folder, to_yaml(config))
+        with Run.write(folder, to_yaml(config)) as run:
+            same_settings(run, config)
+        return folder
+
+    def results(self) -> dict[str, Any]:
+        """All numbers, from what the runs stored."""
+        done = {
+            method: [Finished.read(self.folder(method, seed)) for seed in self.seeds]
+            for method in (BASE, *self.methods)
+        }
+        if len({run.model for runs in done.values() for run in runs}) > 1:
+            raise ConfigError(f"{self.out}: its runs began with different models; choose another folder")
+        first = next(iter(self.methods.values()))
+        ids = {split: [task.id for task in tasks] for split, tasks in judged_tasks(first).items()}
+        if len(ids) > 1:
+            ids["all"] = list(dict.fromkeys(itertools.chain(*ids.values())))
+        rates = {method: [run.rates for run in runs] for method, runs in done.items()}
+        budget = first.train.env_steps
+        assert budget is not None
+        runs = {
+            run.folder.name: {"method": method, "seed": seed, "updates": len(run.lines), **run.summary}
+            for method in self.methods
+            for seed, run in zip(self.seeds, done[method], strict=True)
+        }
+        return {
+            "budget": budget,
+            "seeds": list(self.seeds),
+            "splits": {split: _split(rates, names) for split, names in ids.items()},
+            "curves": {method: curve([run.lines for run in done[method]], budget) for method in self.methods},
+            "runs": runs,
+            "rates": {
+                task: {method: [run.get(task) for run in of_seeds] for method, of_seeds in rates.items()}
+                for task in dict.fromkeys(itertools.chain(*ids.values()))
+            },
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """What a run came to."""
+
+    folder: Path
+    model: str | None  # that it began with
+    summary: dict[str, Any]
+    lines: list[dict[str, Any]]  # of its metrics, one for each update
+    rates: dict[str, float]  # of the trained agent on each task, over the trials that have a score
+
+    @classmethod
+    def read(cls, folder: Path) -> Finished:
+        with Run.read(folder) as run:
+            lines = list(run.metrics())
+            scores: dict[str, list[float]] = {}
+            for trial in run.summaries(source="evaluation", update=len(lines)):
+                if trial.score is not None:
+                    scores.setdefault(trial.task_id, []).append(trial.score)
+            summary = json.loads((folder / "summary.json").read_text())
+            rates = {task: float(np.mean(values)) for task, values in sorted(scores.items())}
+            return cls(folder, run.fact("model"), summary, lines, rates)
+
+
+def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    environment = {"OMP_NUM_THREADS": str(max(1, cores // jobs))} | os.environ  # what the user set is what is meant
+    with (folder / "output.txt").open("ab") as output:
+        command = [*ARPO, "train", "--resume", str(folder)]
+        return subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+        )
+
+
+def _why(folder: Path, status: int) -> str:
+    """Why a run ended with this status, in one line."""
+    if status < 0:
+        return f"was killed by signal {-status}; the same command goes on"
+    said = (folder / "output.txt").read_text(errors="replace").strip().splitlines()
+    return f"{said[-1].removeprefix('error: ') if said else status} (all of it in {folder / 'output.txt'})"
+
+
+def _updates(folder: Path) -> int:
+    with Run.read(folder) as run:
+        return sum(1 for _ in run.metrics())
+
+
+def _split(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> dict[str, Any]:
+    """The methods on the tasks of one split."""
+    scored = [name for name in sorted(names) if all(name in one for runs in rates.values() for one in runs)]
+    if not scored:
+        raise ArpoError(f"{', '.join(names[:3])} …: no task has a score in every run")
+    tables = {
+        method: table_of([{name: run[name] for name in scored} for run in runs]) for method, runs in rates.items()
+    }
+    base, first = tables[BASE], next(method for method in tables if method != BASE)
+    found: dict[str, Any] = {"tasks": len(scored), "left_out": sorted(set(names) - set(scored))}
+    found[BASE] = {"success": dataclasses.asdict(estimate(base))}
+    for method in [method for method in tables if method != BASE]:
+        lost, gained = (np.array(scored)[which].tolist() for which in changed(base, tables[method]))
+        found[method] = {
+            "success": dataclasses.asdict(estimate(tables[method])),
+            "over_base": dataclasses.asdict(difference(tables[method], base)),
+            "over_first": dataclasses.asdict(difference(tables[method], tables[first])),
+            "lost": lost,
+            "gained": gained,
+        }
+    return found
+
+
+def curve(runs: Sequence[Sequence[dict[str, Any]]], budget: int) -> dict[str, list[float]]:
+    """Success over the environment steps that the policy had learned from: the mean of the seeds, and a band."""
+
+    def smoothed(lines: Sequence[dict[str, Any]], at: Rates) -> Rates:
+        weights = np.exp(-(((at[:, None] - _learned_from(lines)) / (SMOOTH * budget)) ** 2) / 2)
+        success: Rates = weights @ np.array([line["success"] for line in lines]) / weights.sum(axis=1)
+        return success
+
+    x = np.unique(np.linspace(0, min(_learned_from(lines)[-1] for lines in runs), POINTS))
+    seeds = np.array([smoothed(lines, x) for lines in runs])
+    mean, n = seeds.mean(axis=0), len(seeds)
+    found = {"x": x.tolist(), "y": mean.tolist()}
+    if n > 1:
+        half = student(n - 1) * seeds.std(axis=0, ddof=1) / np.sqrt(n)
+        found |= {"low": (mean - half).clip(0, 1).tolist(), "high": (mean + half).clip(0, 1).tolist()}
+    return found
+
+
+def _learned_from(lines: Sequence[dict[str, Any]]) -> Rates:
+    """Environment steps before each update: those that the policy that played it was trained on."""
+    steps = np.array([line["env_steps"] for line in lines], dtype=np.float64)
+    return np.cumsum(steps) - steps
+
+
+def as_table(results: dict[str, Any]) -> str:
+    """For people, in Markdown."""
+    runs, budget = results["runs"], results["budget"]
+    first = next(iter(results["curves"]))
+    lines = [
+        f"| tasks | method | success | over the base | over {first} | lost | gained |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for split, found in results["splits"].items():
+        lines.append(f"| {split} ({found['tasks']}) | base | {_rate(found[BASE]['success'])} | | | | |")
+        for method in results["curves"]:
+            one = found[method]
+            more = "" if method == first else _points(one["over_first"])
+            counts = f"{len(one['lost'])} | {len(one['gained'])}"
+            lines.append(f"| | {method} | {_rate(one['success'])} | {_points(one['over_base'])} | {more} | {counts} |")
+    n = len(results["seeds"])
+    over = f"Means over {n} seeds, with 95 % intervals by bootstrap over seeds and tasks"
+    used = ", ".join(
+        f"{method} {np.mean([run['env_steps'] for run in runs.values() if run['method'] == method]):,.0f}"
+        for method in results["curves"]
+    )
+    lines += [
+        "",
+        f"{over if n > 1 else 'One seed: the 95 % intervals, by bootstrap, are over tasks alone'}. Differences are in "
+        "points, on the same seeds and tasks. Lost: tasks that the base solved in at least half of its trials and the "
+        "trained agents, all seeds together, in fewer; gained: the reverse.",
+        "",
+        f"Budget: {budget:,} environment steps a run, and the update begun is finished. Used on average: {used}.",
+    ]
+    if early := [name for name, run in runs.items() if run["env_steps"] < budget]:
+        lines += ["", f"Ended at `train.updates` before the budget was spent: {', '.join(early)}."]
+    if left_out := sorted({name for found in results["splits"].values() for name in found["left_out"]}):
+        lines += ["", f"Left out, since a machine failed in all attempts of a run: {', '.join(left_out)}."]
+    return "\n".join([*lines, "", f"Made by `{results['command']}`.", ""])
+
+
+def _rate(found: dict[str, Any]) -> str:
+    low, high = found["ci95"]
+    return f"{found['mean']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _points(found: dict[str, Any]) -> str:
+    low, high = found["ci95"]
+    return f"{100 * found['mean']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -1,0 +1,57 @@
+"""Whether the settings of a training fit together, and what it would do: `arpo train --dry-run`.
+
+Tasks are loaded and counted; no model and no environment is needed.
+"""
+
+from __future__ import annotations
+
+from arpo.config import Config
+from arpo.engines.scripted import POLICIES
+from arpo.envs.base import backend
+from arpo.errors import ConfigError
+from arpo.tasks.load import judged_tasks
+from arpo.types import Task
+
+
+def checked_tasks(config: Config) -> dict[str, list[Task]]:
+    """What `judged_tasks` gives. ConfigError where the tasks or the settings do not do for training."""
+    train = config.train
+    if train.model in POLICIES:
+        raise ConfigError(f"train.model={train.model}: a script cannot be trained")
+    if train.optimizer_tasks > train.rollout_tasks:
+        raise ConfigError(
+            f"train.optimizer_tasks={train.optimizer_tasks}: must be at most train.rollout_tasks, "
+            f"which is {train.rollout_tasks}"
+        )
+    tasks = judged_tasks(config)
+    if (n := len(tasks["train"])) < train.rollout_tasks:
+        raise ConfigError(
+            f"train.rollout_tasks={train.rollout_tasks}: must be at most {n}, the number of tasks in "
+            f"tasks.source={config.tasks.source}"
+        )
+    return tasks
+
+
+def plan(config: Config) -> str:
+    """What would be done, as lines of comment for below the settings. ConfigError where it cannot be done."""
+    tasks = checked_tasks(config)
+    train, algorithm, n = config.train, config.algorithm, len(tasks["train"])
+    infeasible = sum(not task.feasible for task in tasks["train"])
+    groups = train.updates * train.rollout_tasks
+    steps = -(-train.rollout_tasks // train.optimizer_tasks)
+    trials = {split: len(ones) * (config.eval.trials if split == "train" else 1) for split, ones in tasks.items()}
+    lines = [
+        f"{train.model} learns by {algorithm.name} on the {n} tasks of {config.tasks.source}; infeasible: {infeasible}",
+        f"an update: {train.rollout_tasks} tasks x {algorithm.group} episodes; optimiser steps: {steps}",
+        f"in {train.updates} updates: {groups * algorithm.group:,} episodes, {groups / n:.3g} passes over the tasks; "
+        f"optimiser steps: {train.updates * steps:,}",
+        "to judge it, before and after: "
+        + ", ".join(f"{count} episodes of {split}" for split, count in trials.items()),
+    ]
+    if train.env_steps:
+        lines.append(f"fewer updates, where {train.env_steps:,} environment steps are reached before")
+    if algorithm.redraw:
+        lines.append(f"more episodes, where groups with equal rewards are drawn again, up to {algorithm.redraw} times")
+    if missing := backend(config.env.name).missing:
+        lines.append(f"but not today; {config.env.name}: {missing}")
+    return "\n".join(f"# {line}" for line in ("What would be done:", *lines))

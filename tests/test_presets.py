@@ -1,0 +1,214 @@
+"""Every preset loads and dry-runs without a model, its numbers are those that it claims, and misfits are one line."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from arpo import cli
+from arpo.config import Config, load_config, presets
+from arpo.tasks.load import load_tasks
+
+OSWORLD = Path(__file__).parents[2] / "shared" / "osworld"
+POCKET = ("pocket", "pocket-compare", "pocket-subset32")
+FILES = {"desktop": 39, "osworld-full": 128, "osworld-subset32": 32}  # tasks in the list that each names
+
+
+def make_osworld(folder: Path, count: int) -> str:
+    """A task list and its files as an OSWorld checkout has them, made by hand; every fifth task is infeasible."""
+    names = [f"task-{i:03d}" for i in range(count)]
+    (folder / "examples" / "os").mkdir(parents=True)
+    for i, name in enumerate(names):
+        task = {"id": name, "snapshot": "os", "instruction": f"Open file {i}.", "config": []}
+        task["evaluator"] = {"func": "exact_match" if i % 5 else "infeasible"}
+        (folder / "examples" / "os" / f"{name}.json").write_text(json.dumps(task))
+    (folder / "list.json").write_text(json.dumps({"os": names}))
+    return str(folder / "list.json")
+
+
+class DryRun:
+    """`arpo train … --dry-run` by the real entry point in this process."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._monkeypatch, self._capsys = folder, monkeypatch, capsys
+
+    def __call__(self, *arguments: str) -> tuple[int, str, str]:
+        self._monkeypatch.setattr(sys, "argv", ["arpo", "train", *arguments, "--dry-run"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        said = self._capsys.readouterr()
+        return int(ended.value.code or 0), said.out, said.err
+
+    def of(self, preset: str) -> tuple[Config, list[str]]:
+        """The settings as they were printed, and what would be done."""
+        source = [f"tasks.source={make_osworld(self.folder / 'osworld', FILES[preset])}"] if preset in FILES else []
+        status, out, err = self(preset, *source)
+        assert (status, err) == (0, "")
+        printed = self.folder / "printed.yaml"
+        printed.write_text(out)
+        assert load_config(str(printed), []) == load_config(preset, source)
+        return load_config(preset, source), [line for line in out.splitlines() if line.startswith("# ")]
+
+
+@pytest.fixture
+def dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> DryRun:
+    monkeypatch.chdir(tmp_path)
+    return DryRun(tmp_path, monkeypatch, capsys)
+
+
+def test_the_presets_have_their_names() -> None:
+    assert presets() == tuple(sorted([*POCKET, *FILES]))
+
+
+@pytest.mark.parametrize("preset", presets())
+def test_every_preset_dry_runs_and_says_what_would_be_done(preset: str, dry_run: DryRun) -> None:
+    config, lines = dry_run.of(preset)
+    train = config.train
+    n = len(load_tasks(config.env.name, config.tasks.source))
+    episodes = train.updates * train.rollout_tasks * config.algorithm.group
+    steps = train.updates * train.rollout_tasks // train.optimizer_tasks
+    assert train.rollout_tasks % train.optimizer_tasks == 0  # every optimiser step is a whole one
+    assert lines[0] == "# What would be done:"
+    assert f"{train.model} learns by arpo on the {n} tasks of {config.tasks.source}; infeasible: " in lines[1]
+    assert f"in {train.updates} updates: {episodes:,} episodes, " in lines[3]
+    assert lines[3].endswith(f"; optimiser steps: {steps:,}")
+    assert f"{n * config.eval.trials} episodes of train" in lines[4]
+    assert ("has no machine for it yet" in lines[-1]) == (preset in FILES)
+    assert not (dry_run.folder / "runs").exists()
+
+
+@pytest.mark.skipif(not OSWORLD.is_dir(), reason="OSWorld's own files are not beside this checkout")
+@pytest.mark.parametrize(("preset", "infeasible"), [("osworld-full", 25), ("osworld-subset32", 0), ("desktop", 0)])
+def test_the_lists_that_presets_name_are_there_in_osworld(preset: str, infeasible: int, dry_run: DryRun) -> None:
+    folder, name = load_config(preset, []).tasks.source.rsplit("/", 1)
+    assert folder == "OSWorld/evaluation_examples"
+    status, out, _ = dry_run(preset, f"tasks.source={OSWORLD / name}")
+    assert status == 0
+    assert f" on the {FILES[preset]} tasks of {OSWORLD / name}; infeasible: {infeasible}\n" in out
+
+
+def test_training_without_a_preset_is_the_preset_pocket(dry_run: DryRun) -> None:
+    assert dry_run() == dry_run("pocket")
+    assert "  source: demo  # " in dry_run("seed=3")[1]
+
+
+def test_a_dry_run_loads_no_model() -> None:
+    script = (
+        "import sys; sys.argv = ['arpo', 'train', '--dry-run']\n"
+        "from arpo import cli\n"
+        "try: cli.main()\n"
+        "except SystemExit: pass\n"
+        "print([name for name in ('torch', 'transformers') if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "What would be done" in done.stdout
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+@pytest.mark.parametrize(
+    ("settings", "line"),
+    [
+        (
+            ["tasks.source=shell-open-000"],
+            "train.rollout_tasks=8: must be at most 1, the number of tasks in tasks.source=shell-open-000",
+        ),
+        (["train.rollout_tasks=4"], "train.optimizer_tasks=8: must be at most train.rollout_tasks, which is 4"),
+        (["train.model=expert"], "train.model=expert: a script cannot be trained"),
+        (["tasks.source=dmeo"], "unknown split or task 'dmeo': did you mean demo?"),
+        (
+            ["env.name=osworld"],
+            "unknown task 'demo': this environment's tasks are files; tasks.source must name a list of them, a .json "
+            "file",
+        ),
+    ],
+)
+def test_settings_that_do_not_fit_together_are_one_line(settings: list[str], line: str, dry_run: DryRun) -> None:
+    status, _, err = dry_run(*settings)
+    assert (status, err) == (2, f"error: {line}\n")
+
+
+def test_a_missing_osworld_checkout_is_one_line_after_the_settings(dry_run: DryRun) -> None:
+    status, out, err = dry_run("osworld-full")
+    assert status == 2 and "  lr: 1.0e-06  # " in out
+    assert err.count("\n") == 1
+    assert "git clone --recurse-submodules https://github.com/dvlab-research/ARPO" in err and "tasks.source=" in err
+
+
+def test_more_and_fewer_episodes_than_planned_are_said(dry_run: DryRun) -> None:
+    lines = dry_run("algorithm.name=dapo", "train.env_steps=5000")[1].splitlines()[-2:]
+    assert lines == [
+        "# fewer updates, where 5,000 environment steps are reached before",
+        "# more episodes, where groups with equal rewards are drawn again, up to 3 times",
+    ]
+
+
+def flat(config: Config) -> dict[str, Any]:
+    values = config.model_dump(mode="json")
+    sections = {name: section for name, section in values.items() if isinstance(section, dict)}
+    return {f"{name}.{key}": value for name, section in sections.items() for key, value in section.items()}
+
+
+PAPER = {
+    "env.size": "1920x1080",
+    "env.workers": 256,
+    "agent.screenshots": None,
+    "agent.context": 64000,
+    "algorithm.name": "arpo",
+    "algorithm.group": 8,
+    "algorithm.format_reward": -1.0,
+    "algorithm.clip_low": 0.2,
+    "algorithm.clip_high": 0.3,
+    "algorithm.normaliser": "trajectory",
+    "algorithm.replay": True,
+    "algorithm.replay_size": 8,
+    "algorithm.replay_truncate": None,
+    "train.model": "ByteDance-Seed/UI-TARS-1.5-7B",
+    "train.updates": 15 * 128 // 32,
+    "train.rollout_tasks": 32,
+    "train.optimizer_tasks": 8,
+    "train.temperature": 1.0,
+    "train.lr": 1e-6,
+    "train.warmup": 0,
+    "train.grad_clip": 1.0,
+    "train.lora_rank": 0,
+    "eval.temperature": 0.6,
+}
+
+
+def test_osworld_full_has_the_papers_numbers() -> None:
+    settings = flat(load_config("osworld-full", []))
+    assert {key: settings[key] for key in PAPER} == PAPER
+
+
+def test_osworld_subset32_differs_only_in_the_tasks_and_in_how_many_environments_there_are() -> None:
+    full, subset = (flat(load_config(name, [])) for name in ("osworld-full", "osworld-subset32"))
+    assert {key: subset[key] for key in full if subset[key] != full[key]} == {
+        "env.workers": 16,
+        "tasks.source": "OSWorld/evaluation_examples/test_subset32.json",
+        "train.updates": 15,
+        "train.n_envs": 16,
+        "eval.n_envs": 16,
+    }
+
+
+def test_pocket_visits_at_most_sixteen_tasks_at_least_four_times() -> None:
+    config = load_config("pocket", [])
+    n = len(load_tasks("pocket", config.tasks.source))
+    assert n <= 16 and config.train.updates * config.train.rollout_tasks / n >= 4
+    assert config.eval.temperature == 0.6
+
+
+def test_pocket_subset32_has_the_settings_for_a_machine_without_a_gpu() -> None:
+    config = load_config("pocket-subset32", [])
+    assert len(load_tasks("pocket", config.tasks.source)) == 32
+    assert 4 <= config.train.n_envs <= 8
+    assert (config.algorithm.group, config.train.rollout_tasks, config.train.optimizer_tasks) == (2, 8, 2)
+
+
+def test_pocket_compare_has_a_budget() -> None:
+    config = load_config("pocket-compare", [])
+    assert config.train.env_steps
+    assert 32 <= len(load_tasks("pocket", config.tasks.source)) <= 64

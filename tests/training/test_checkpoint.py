@@ -1,0 +1,86 @@
+"""Checkpoints: which are kept, and that each is an agent of its own."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from statistics import fmean
+
+import pytest
+from guesser import settings
+
+from arpo.algorithms.replay import Replay
+from arpo.config import Config
+from arpo.engines.checkpoint import load_checkpoint
+from arpo.training.checkpoint import RECENT, Checkpoints
+from arpo.training.learner import Learner
+
+
+@pytest.fixture
+def learner(guesser_folder: Path) -> Learner:
+    return Learner(load_checkpoint(guesser_folder, "cpu"), settings())
+
+
+def save(checkpoints: Checkpoints, learner: Learner, success: float, publish: bool = False) -> None:
+    """One more update that had this success."""
+    learner.version += 1
+    line = {"update": learner.version - 1, "success": success}
+    if publish:
+        checkpoints.publish(learner, line)
+    else:
+        checkpoints.save(learner, Replay(learner.config.algorithm, 0), line)
+
+
+def names(*versions: int) -> list[str]:
+    return [f"update-{version:05d}" for version in versions]
+
+
+SUCCESS = [0.9, 0.1, 0.1, 0.1, 0.5, 0.9, 0.6, 0.6, 0.2, 0.3, 0.1, 0.2]
+"""The best four in a row end with the eighth; the first and the sixth were good for themselves alone."""
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_the_newest_are_kept_and_the_one_with_the_best_recent_success(
+    learner: Learner, tmp_path: Path, restart: bool
+) -> None:
+    means = [fmean(SUCCESS[i : i + RECENT]) for i in range(len(SUCCESS) - RECENT + 1)]
+    assert max(means) == means[8 - RECENT]
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    kept = []
+    for success in SUCCESS:
+        if restart and checkpoints.all():
+            checkpoints = Checkpoints(tmp_path, keep=2)
+            assert checkpoints.restore(learner, Replay(learner.config.algorithm, 0)) == learner.version
+        save(checkpoints, learner, success)
+        kept.append([path.name for path in checkpoints.all()])
+    assert kept[0] == names(1) and kept[3] == names(3, 4)  # with fewer behind them they cannot be compared
+    assert kept[8:] == [names(8, 9), names(8, 9, 10), names(8, 10, 11), names(8, 11, 12)]
+    assert checkpoints.best == tmp_path / "update-00008"
+
+
+def test_updates_between_checkpoints_count_for_the_best(learner: Learner, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    for version, success in enumerate(SUCCESS, start=1):
+        save(checkpoints, learner, success, publish=version % 4 != 0)
+    assert [path.name for path in checkpoints.all()] == names(8, 12)
+
+
+def test_equal_ones_are_as_good_as_the_newest(learner: Learner, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for success in [0.5] * (RECENT + 2):
+        save(checkpoints, learner, success)
+    assert checkpoints.best == checkpoints.newest
+
+
+def prompted(prompt: Path | None) -> Config:
+    config = settings()
+    return config.model_copy(update={"agent": config.agent.model_copy(update={"prompt_file": prompt})})
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_checkpoint_has_the_prompt_that_it_was_trained_with(guesser_folder: Path, tmp_path: Path, own: bool) -> None:
+    (tmp_path / "mine").write_text("Mine: {instruction}")
+    learner = Learner(load_checkpoint(guesser_folder, "cpu"), prompted(tmp_path / "mine" if own else None))
+    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
+    save(checkpoints, learner, 0.5)
+    expected = tmp_path / "mine" if own else guesser_folder / "prompt.txt"
+    assert (checkpoints.newest / "prompt.txt").read_text() == expected.read_text()

@@ -1,0 +1,249 @@
+"""Runs that end before their time: stopped by a person or the system, by numbers that are none, by a full disk."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import itertools
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from guesser import settings, train_in
+from test_loop import GENTLY, LEARNS, checkpoints, equal, metrics, rollouts, weights
+
+from arpo.engines.checkpoint import load_checkpoint
+from arpo.runs.store import Run
+from arpo.training import loop
+from arpo.training.learner import Learner, LearnerError, NotFinite
+from arpo.training.samples import to_samples
+from arpo.types import Sample, from_json
+
+RARELY = GENTLY | {"save_every": 100}  # on its own it would save at the end alone
+
+
+@pytest.fixture(scope="module")
+def undisturbed(guesser_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("undisturbed")
+    train_in(folder, guesser_folder, settings(LEARNS, **RARELY))
+    return folder
+
+
+# Cancelled
+
+
+def cancel_at(owner: Any, name: str, call: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cancel the run inside the nth call of a function, in whatever thread it is called."""
+    function: Callable[..., Any] = getattr(owner, name)
+    calls = itertools.count(1)
+    real_run = asyncio.run
+
+    def run(work: Any) -> Any:
+        async def watched() -> Any:
+            here, this = asyncio.get_running_loop(), asyncio.current_task()
+            assert this is not None
+
+            def cancelling(*arguments: Any, **named: Any) -> Any:
+                if next(calls) == call:
+                    here.call_soon_threadsafe(this.cancel)
+                    if threading.current_thread() is not threading.main_thread():
+                        asyncio.run_coroutine_threadsafe(asyncio.sleep(0), here).result()  # it has been heard
+                return function(*arguments, **named)
+
+            monkeypatch.setattr(owner, name, cancelling)
+            return await work
+
+        return real_run(watched())
+
+    monkeypatch.setattr(asyncio, "run", run)
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "finished"),
+    [(Run, "add", 4, 0), (Run, "add", 9 + 9 + 4, 2), (Learner, "update", 1, 1), (Learner, "update", 3, 3)],
+)
+def test_what_was_finished_is_in_a_checkpoint_however_rare_they_are_and_the_run_goes_on_from_it(
+    owner: Any,
+    name: str,
+    call: int,
+    finished: int,
+    guesser_folder: Path,
+    undisturbed: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = settings(LEARNS, **RARELY)
+    with monkeypatch.context() as patch:
+        cancel_at(owner, name, call, patch)
+        with pytest.raises(asyncio.CancelledError):
+            train_in(tmp_path, guesser_folder, config)
+    place = tmp_path / "checkpoints"
+    assert [path.name for path in place.glob("*")] == [f"update-{finished:05d}"] * (finished > 0)
+    assert len(metrics(tmp_path)) == finished
+    train_in(tmp_path, guesser_folder, config)
+    assert metrics(tmp_path) == metrics(undisturbed)
+    last = Path("checkpoints", "update-00004")
+    assert equal(weights(tmp_path / last), weights(undisturbed / last))
+
+
+# Numbers that are none
+
+
+@pytest.fixture(params=[0, 1])
+def bad_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
+    """In which of the steps of the third update, of those that learn something, an advantage is no number."""
+    calls = itertools.count(1)
+    learning = itertools.count()
+
+    def poisoned(*arguments: Any) -> list[Sample]:
+        samples = to_samples(*arguments)
+        third = next(calls) > 2 * GENTLY["rollout_tasks"]
+        if third and samples and next(learning) == request.param:
+            nothing = (float("nan"),) * len(samples[-1].logprobs)
+            samples[-1] = dataclasses.replace(samples[-1], advantages=nothing)
+        return samples
+
+    monkeypatch.setattr(loop, "to_samples", poisoned)
+    return int(request.param)
+
+
+def test_what_is_no_number_stops_the_run_and_can_be_looked_at(
+    bad_step: int, guesser_folder: Path, tmp_path: Path
+) -> None:
+    config = settings(LEARNS, **RARELY)
+    with pytest.raises(LearnerError) as stopped:
+        train_in(tmp_path, guesser_folder, config)
+    bad, saved = tmp_path / "not-finite-00002", tmp_path / "checkpoints" / "update-00002"
+    said = str(stopped.value)
+    assert said.startswith(f"after 2 updates: the loss is nan; nothing of its batch was learned, see {bad}; ")
+    assert "\n" not in said
+    assert [line["update"] for line in metrics(tmp_path)] == [0, 1]
+    if bad_step == 0:  # what was finished is all there is
+        assert f"train.model={saved} " in said
+        assert equal(weights(bad), weights(saved))
+    else:  # between two steps: no update to go on from
+        assert f"train.model={guesser_folder} " in said
+        assert not saved.exists()
+    with Run.read(tmp_path) as run:  # as the module of checkpoints says
+        samples = [from_json(Sample, line) for line in (bad / "samples.jsonl").read_text().splitlines()]
+        old = torch.load(bad / "old.pt")
+        assert len(old) == (len(samples) if bad_step else 0)
+        learner = Learner(load_checkpoint(bad, "cpu"), config)
+        learner.show({name: run.image(name) for sample in samples for name in sample.images})
+        with pytest.raises(NotFinite, match="the loss is nan"):
+            learner.step(samples, dict(zip(map(id, samples), old, strict=False)), [])
+
+
+# The whole command, in a process of its own
+
+
+def arpo(*arguments: str, setup: str = "") -> subprocess.Popen[str]:
+    """`arpo train` with the fake environment in reach. `setup`: Python that runs first."""
+    script = Path(__file__).with_name("patched_arpo.py")
+    run = f"sys.argv = {['arpo', 'train', *arguments]!r}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
+    return subprocess.Popen(
+        [sys.executable, "-c", f"import runpy, sys\n{setup}\n{run}"],
+        env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def begin(folder: Path, model: Path, *more: str, setup: str = "") -> subprocess.Popen[str]:
+    few = ("train.rollout_tasks=2", "train.optimizer_tasks=1", "train.max_tokens=16", "algorithm.group=2")
+    judge = ("eval.trials=1", "eval.held_out=0")
+    where = ("env.name=fake", "env.size=96x64", "tasks.source=train", f"train.model={model}", f"run_dir={folder}")
+    return arpo("pocket", *few, *judge, *where, "train.updates=12", "train.lr=5e-5", *more, setup=setup)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate()
+    return process.returncode, out, err
+
+
+def wait_for(words: str, process: subprocess.Popen[str]) -> None:
+    assert process.stderr is not None
+    said = ""
+    for line in process.stderr:
+        said += line
+        if line.startswith(words):
+            return
+    raise AssertionError(f"it ended without {words!r}: {said}")
+
+
+def last_words(folder: Path) -> str:
+    return f"stopped; to go on: arpo train --resume '{folder}'"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("number", "how"), [(signal.SIGINT, "train.save_every=100"), (signal.SIGTERM, "train.lag=1")], ids=str
+)
+def test_a_signal_ends_a_run_with_all_it_has_and_says_the_way_back(
+    number: signal.Signals, how: str, guesser_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "a run"
+    process = begin(folder, guesser_folder, how)
+    wait_for("update   2", process)
+    process.send_signal(signal.SIGSTOP)
+    locked = f"error: {folder}: process {process.pid} is writing to this run; wait, or choose another\n"
+    assert ended(arpo("--resume", str(folder))) == (2, "", locked)
+    process.send_signal(number)
+    process.send_signal(signal.SIGCONT)
+    status, out, err = ended(process)
+    assert (status, out, err.splitlines()[-1]) == (130, "", last_words(folder))
+    done = len(metrics(folder))
+    assert 2 <= done < 12
+    saved = int(checkpoints(folder)[-1].removeprefix("update-"))
+    assert saved in (done, done + 1)  # stopped between the two, the checkpoint has the line that is not logged
+    status, _, err = ended(arpo("--resume", str(folder)))
+    assert (status, err.split()[:2]) == (0, ["update", str(done + 1)])
+    assert [line["update"] for line in metrics(folder)] == list(range(12))
+    with Run.read(folder) as run:
+        assert all(run.record(update) is not None for update in range(12))
+
+
+@pytest.mark.slow
+def test_a_second_signal_waits_for_nothing(guesser_folder: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "a run"
+    endless = """
+import time
+from arpo.training.learner import Learner
+Learner.update = lambda *_: (print("learning", file=sys.stderr, flush=True), time.sleep(9999))"""
+    process = begin(folder, guesser_folder, setup=endless)
+    wait_for("learning", process)
+    process.send_signal(signal.SIGINT)
+    wait_for("stopping", process)
+    process.send_signal(signal.SIGINT)
+    assert ended(process) == (130, "", f"{last_words(folder)}\n")
+    assert len(rollouts(folder)) == 4
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("how", "place"), [("train.save_every=1", "checkpoints/update-00001.part"), ("train.save_every=9", "published")]
+)
+def test_a_disk_that_fills_is_one_line_and_nothing_is_lost(
+    how: str, place: str, guesser_folder: Path, tmp_path: Path
+) -> None:
+    """No file may be larger than half of the weights: what a full disk looks like to those who write."""
+    folder, size = tmp_path / "a run", sum(path.stat().st_size for path in guesser_folder.glob("*.safetensors"))
+    small = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({size // 2},) * 2)"
+    assert ended(begin(folder, guesser_folder, how, setup=small)) == (
+        2,
+        "",
+        f"error: {folder / place}: cannot be written (a full disk?); {last_words(folder)}\n",
+    )
+    before = {episode.id: episode for episode in rollouts(folder)}
+    assert before
+    assert ended(arpo("--resume", str(folder)))[0] == 0
+    assert before.items() <= {episode.id: episode for episode in rollouts(folder)}.items()
+    assert [line["update"] for line in metrics(folder)] == list(range(12))
