@@ -8,6 +8,7 @@ task that failed in status 1.
 from __future__ import annotations
 
 import io
+import os
 import sys
 from typing import Annotated, NoReturn
 
@@ -249,7 +250,9 @@ def train(
         typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
     ] = None,
     resume: Annotated[str | None, typer.Option(help="The folder of a run to go on with, as it was begun.")] = None,
-    dry_run: DryRunOption = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check, and print the settings and what would be done.")
+    ] = False,
 ) -> None:
     """Make an agent better at its tasks by reinforcement learning.
 
@@ -260,7 +263,7 @@ def train(
       arpo train                                             the agent that comes with arpo, on the embedded desktop
       arpo train pocket algorithm.name=grpo run_dir=runs/g   another method, another folder
       arpo train --resume runs/g                             killed? go on
-      arpo train --dry-run                                   every setting and what it means
+      arpo train --dry-run                                   every setting, what it means, what would be done
     """
     from pathlib import Path
 
@@ -276,16 +279,57 @@ def train(
         source, overrides = split_settings(settings or [])
         config = load_config(source or "pocket", overrides)
     if dry_run:
+        from arpo.training.plan import plan
+
         print(to_yaml(config), end="")
+        print(plan(config))
         return
     from arpo.training.command import run_training
 
     run_training(config)
 
 
+@app.command()
+def compare(
+    out: Annotated[str, typer.Option(help="The folder of all runs, of the table and of the plot.")],
+    settings: Annotated[
+        list[str] | None,
+        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
+    ] = None,
+    algorithms: Annotated[
+        str, typer.Option(help="Methods, with changed settings after colons; differences are to the first.")
+    ] = "grpo,arpo,arpo+",
+    seeds: Annotated[int, typer.Option(help="Runs of each method, with the seeds from `seed` on.")] = 5,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; they share the cores.")] = 1,
+) -> None:
+    """By how much each method helps: methods x seeds under the same budget, train.env_steps.
+
+    Killed, or to have more seeds or methods? The same command goes on with what is there.
+
+    \b
+    Examples:
+      arpo compare pocket-compare --out runs/compare
+      arpo compare pocket-compare --algorithms grpo,dapo --seeds 3 --jobs 2 --out runs/compare
+      arpo compare --algorithms arpo+,arpo+:replay_spares=false train.env_steps=9000 --out runs/ablation
+    """
+    import shlex
+    from pathlib import Path
+
+    from arpo.config import split_settings
+    from arpo.training.compare import methods_of, run_comparison
+
+    for name, value in (("seeds", seeds), ("jobs", jobs)):
+        if value < 1:
+            raise ConfigError(f"{name}={value}: must be at least 1")
+    source, overrides = split_settings(settings or [])
+    methods = methods_of(source or "pocket-compare", overrides, algorithms)
+    print(run_comparison(methods, seeds, Path(out), jobs, shlex.join(["arpo", *sys.argv[1:]])))
+    print(f"Everything is in {out}; look at {Path(out) / 'curves.png'}")
+
+
 @bench_app.command("train")
 def bench_train(
-    only: Annotated[str, typer.Option(help="Which part: sample.")] = "sample",
+    only: Annotated[str | None, typer.Option(help="Only this part: sample.")] = None,
     model: Annotated[str, typer.Option(help="base, a folder, a hub name or random-7b.")] = "base",
     size: SizeOption = "448x280",
     episodes: Annotated[int, typer.Option(help="Episodes that are sampled at the same time.")] = 16,
@@ -293,26 +337,32 @@ def bench_train(
     tokens: Annotated[int, typer.Option(help="Sampled tokens of each turn.")] = 32,
     seed: Annotated[int, typer.Option(help="Of the weights, the screenshots and the draws.")] = 0,
     peer: Annotated[bool, typer.Option("--peer", help="Also time transformers' own generate.")] = False,
+    trl: Annotated[bool, typer.Option(help="Also time TRL's trainer, where it is installed: minutes.")] = True,
     as_json: JsonOption = False,
 ) -> None:
-    """Time sampling: many episodes at once, their screenshots included.
+    """Time an update: many episodes sampled at once, their screenshots included, and learned.
 
     \b
     Examples:
-      arpo bench train --only sample
+      arpo bench train
+      arpo bench train --no-trl --json
       arpo bench train --only sample --model random-7b --size 1920x1080 --peer --json
     """
-    if only != "sample":
+    if only not in (None, "sample"):
         raise ConfigError(f"only={only}: the parts are: sample")
-    from arpo.bench import sample as bench
+    from arpo.bench import learn, sample
     from arpo.config import parse_size
     from arpo.envs.listing import print_json
 
-    numbers = bench.bench_sample(model, parse_size(size), episodes, turns, tokens, seed, peer)
+    pixels = parse_size(size)
+    numbers = sample.bench_sample(model, pixels, episodes, turns, tokens, seed, peer)
+    if only is None:
+        # Of sampling it is the later figure that counts: taken beside all others, and a median.
+        numbers |= learn.bench_learn(model, pixels, episodes, turns, tokens, seed, trl)
     if as_json:
         print_json(numbers)
     else:
-        bench.print_table(numbers)
+        (sample if only else learn).print_table(numbers)
 
 
 @app.command()
@@ -366,6 +416,9 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # also a terminal that knows only ASCII gets an answer
+    # PyTorch's threads wait for each other by spinning. Where something else runs too, they mostly spin for one that
+    # does not run: ten times slower and worse (docs/profile.md). So they spin for a moment only, then sleep.
+    os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
         app(prog_name="arpo")
     except ArpoError as error:

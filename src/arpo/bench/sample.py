@@ -11,7 +11,8 @@ the vision tower, the prompt, the reply; not the environments. What is reported:
                            reads each context from its beginning, in one batch without padding (its best case)
 
 The agent is the one that comes with arpo, or `--model`: a folder, a hub name, or random-7b, a model of the size of
-UI-TARS-1.5-7B with random weights (on a GPU: --model random-7b --size 1920x1080).
+UI-TARS-1.5-7B with random weights (on a GPU: --model random-7b --size 1920x1080). It is given the prompt that it was
+taught with, where its checkpoint has one.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import inspect
 import statistics
 import time
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 from arpo.agent.dialects import PROMPT, Conversation, UITars, flatten
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.checkpoint import Checkpoint, default_device, load_checkpoint
+from arpo.engines.checkpoint import Checkpoint, default_device, find_checkpoint, load_checkpoint
 from arpo.engines.images import image_tokens, patches, resized
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import image_grid, spread
@@ -55,10 +57,8 @@ def bench_sample(
     for name, value in (("episodes", episodes), ("turns", turns), ("tokens", tokens)):
         if value < 1:
             raise ConfigError(f"{name}={value}: must be at least 1")
-    checkpoint = _random_7b(seed) if model == RANDOM_7B else load_checkpoint(model)
-    longest = max(turns, LATE, CORE_TURNS) * (image_tokens(*size) + tokens + 64) + 1024
-    engine = LocalEngine(checkpoint, max_context=longest, slots=episodes)
-    work = _Work(engine, UITars(checkpoint.vocabulary), size, tokens, seed)
+    work = Work.make(model, size, episodes, max(turns, LATE, CORE_TURNS), tokens, seed)
+    checkpoint = work.engine.checkpoint
     asyncio.run(work.all(episodes, 2))  # warm up
     seconds, _ = asyncio.run(work.all(episodes, turns))
     _, core_seconds = asyncio.run(work.all(episodes, CORE_TURNS))
@@ -103,13 +103,15 @@ def print_table(numbers: dict[str, Any]) -> None:
 
 
 @dataclass
-class _Episode:
-    """A conversation whose replies are all as long as they may be."""
+class Episode:
+    """A conversation whose replies are all as long as they may be; each is followed by an end that nobody sampled."""
 
     name: str
+    instruction: str
     conversation: Conversation
     screens: list[Observation]
     replies: list[tuple[int, ...]] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
 
     def prompt(self, turn: int, image_pad: int) -> Prompt:
         indices = self.conversation.observe(self.screens[turn])
@@ -121,43 +123,53 @@ class _Episode:
         self.conversation.reply(self.replies[-1])
 
 
-class _Work:
+class Work:
     """The episodes: screenshots are drawn and encoded before anything is timed, and no two are alike."""
+
+    @classmethod
+    def make(cls, model: str, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int) -> Work:
+        """With an engine for so many episodes at once, of up to so many turns."""
+        checkpoint = _random_7b(seed) if model == RANDOM_7B else load_checkpoint(model)
+        longest = turns * (image_tokens(*size) + tokens + 64) + 1024
+        engine = LocalEngine(checkpoint, max_context=longest, slots=episodes)
+        dialect = UITars(checkpoint.vocabulary, prompt_file=None if model == RANDOM_7B else _own_prompt(model))
+        return cls(engine, dialect, size, tokens, seed)
 
     def __init__(self, engine: LocalEngine, dialect: UITars, size: tuple[int, int], tokens: int, seed: int) -> None:
         self.engine, self.dialect, self.size = engine, dialect, size
         self.sampling = Sampling(temperature=1.0, max_tokens=tokens)
         self.random = np.random.default_rng(seed)
 
-    def episodes(self, n: int, turns: int, alike: bool = False) -> list[_Episode]:
+    def episodes(self, n: int, turns: int, alike: bool = False) -> list[Episode]:
+        instructions = [f"Rename the file number {0 if alike else i} to report.txt." for i in range(n)]
         return [
-            _Episode(
-                name=str(i),
-                conversation=self.dialect.start(f"Rename the file number {0 if alike else i} to report.txt."),
-                screens=[self._screen() for _ in range(turns)],
-            )
-            for i in range(n)
+            Episode(str(i), text, self.dialect.start(text), [self._screen() for _ in range(turns)])
+            for i, text in enumerate(instructions)
         ]
 
     async def all(self, n: int, turns: int) -> tuple[float, float]:
         """Seconds and processor seconds for so many episodes at once."""
-        episodes = self.episodes(n, turns)
+        return await self.play(self.episodes(n, turns))
+
+    async def play(self, episodes: list[Episode]) -> tuple[float, float]:
+        """The same for these episodes."""
         began, began_core = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(self._run(episode, turns) for episode in episodes))
+        await asyncio.gather(*(self._run(episode) for episode in episodes))
         return time.perf_counter() - began, time.process_time() - began_core
 
     async def alone(self, turns: int) -> list[float]:
         """Seconds of each turn of one episode."""
-        return await self._run(self.episodes(1, turns)[0], turns)
+        return await self._run(self.episodes(1, turns)[0])
 
-    async def _run(self, episode: _Episode, turns: int) -> list[float]:
+    async def _run(self, episode: Episode) -> list[float]:
         seconds = []
-        for turn in range(turns):
+        for turn in range(len(episode.screens)):
             prompt = episode.prompt(turn, self.dialect.image_pad)
             began = time.perf_counter()
             completion = await self.engine.generate(episode.name, prompt, self.sampling, seed=int(episode.name))
             seconds.append(time.perf_counter() - began)
             episode.reply(completion.tokens, self.dialect.stop)
+            episode.logprobs += completion.logprobs
         await self.engine.release(episode.name)
         return seconds
 
@@ -166,6 +178,12 @@ class _Work:
         width, height = self.size
         blocks = self.random.integers(0, 256, (height // 20 + 1, width // 40 + 1, 3), dtype=np.uint8)
         return observe(blocks.repeat(20, 0).repeat(40, 1)[:height, :width].copy())
+
+
+def _own_prompt(model: str) -> Path | None:
+    """The prompt that a checkpoint was taught with."""
+    own = find_checkpoint(model) / "prompt.txt"
+    return own if own.is_file() else None
 
 
 def _random_7b(seed: int) -> Checkpoint:
@@ -199,7 +217,7 @@ def _random_7b(seed: int) -> Checkpoint:
     return Checkpoint(RANDOM_7B, model, TokenizerVocabulary(tokenizer))
 
 
-def _peer_seconds(work: _Work, n: int, turns: int) -> float:
+def _peer_seconds(work: Work, n: int, turns: int) -> float:
     """The same turns by plain `generate`, one batch a turn. The instructions are one, so that no context is padded."""
     model = work.engine.checkpoint.model
     seconds: list[float] = []

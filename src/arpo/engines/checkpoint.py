@@ -26,6 +26,7 @@ from arpo.errors import ConfigError
 
 BASE = "base"
 SHARD = "15MB"  # the largest file of weights: small enough to be carried anywhere
+LARGE = 200e6  # bytes of weights
 FAMILY = "qwen2_5_vl"
 TOKENS = {  # what the dialects need, and under which name the config must know the same id
     "<|im_start|>": None,
@@ -57,7 +58,7 @@ class Checkpoint:
 def load_checkpoint(
     place: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None
 ) -> Checkpoint:
-    """The checkpoint of a hub name or folder. fp32 on CPU and bf16 on a GPU unless `dtype` says otherwise."""
+    """The checkpoint of a hub name or folder. bf16 for a large model on a GPU, else fp32, unless `dtype` says it."""
     folder = find_checkpoint(place)
     model = load_model(folder, device, dtype)
     return Checkpoint(str(place), model, load_vocabulary(folder, model.config))
@@ -74,8 +75,9 @@ def load_model(place: str | Path, device: torch.device | str | None = None, dtyp
     _check_files(folder)
     device = default_device() if device is None else torch.device(device)
     if dtype is None:
-        # Below 10M parameters fp32 is the faster one on a CPU, and bf16 crashes on some virtual ones.
-        dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+        # A small model gains nothing from bf16, which also crashes on some virtual CPUs.
+        large = sum(file.stat().st_size for file in folder.glob("*.safetensors")) > LARGE
+        dtype = torch.bfloat16 if device.type == "cuda" and large else torch.float32
     try:
         with _quiet():  # what it would warn of is an error here
             loaded: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(

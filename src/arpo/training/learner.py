@@ -12,7 +12,8 @@ for the first optimiser step its own forward pass has them, for the others there
 would do but for their rounding, which depends on what else was sampled at that moment; a run that is killed and goes on
 would learn other last digits, and in bf16 rounding alone would clip tokens. (The self-test holds the two together.)
 
-A frozen vision tower is not run here at all: the engine has already computed the visual tokens, and `show` takes them.
+Weights and optimiser are fp32, for in bf16 small steps round away; a model that is sampled in bf16 computes in it here.
+A frozen vision tower is not run at all: the engine has already computed the visual tokens, and `show` takes them.
 """
 
 from __future__ import annotations
@@ -78,6 +79,8 @@ class Learner:
     def __init__(self, checkpoint: Checkpoint, config: Config) -> None:
         self.checkpoint, self.config, self.version = checkpoint, config, 0
         self.model = checkpoint.model
+        self._compute: torch.dtype = self.model.lm_head.weight.dtype
+        self.model.float()
         self.screens: Mapping[str, Observation] = {}
         self._visual: Mapping[str, Tensor] | None = None
         self.model.requires_grad_(True)
@@ -143,7 +146,7 @@ class Learner:
         sample = max(samples, key=lambda one: len(one.logprobs))
         (here,) = self.logprobs([sample])
         there = torch.tensor(sample.logprobs, device=self._device)
-        limit = TOLERANCE[self.model.lm_head.weight.dtype]
+        limit = TOLERANCE[self._compute]
         if not (off := float((here - there).abs().max())) <= limit:  # so, since NaN is never more than anything
             raise LearnerError(
                 f"the learner gives a sampled token another log-probability than the sampler (off by {off:.3g}, "
@@ -192,14 +195,15 @@ class Learner:
     def _forward(self, part: _Part, altered: bool = False) -> Tensor:
         """The log-probability of every sampled token, at the temperature of sampling."""
         model = self.model
-        found = self._encoded(part.images) if self._visual is None else self._visual
-        visual = torch.cat([found[name] for name in part.images])
-        if altered:
-            visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
-        x = embed(model, part.ids, visual)
-        factors = rope(model, part.positions, x.dtype)
-        hidden = run_layers(model, x, factors, causal, recompute=self.config.train.checkpointing)
-        scores = logits(model, hidden.flatten(0, 1)[part.places - 1]) / self.config.train.temperature
+        with torch.autocast(self._device.type, self._compute, enabled=self._compute != torch.float32):
+            found = self._encoded(part.images) if self._visual is None else self._visual
+            visual = torch.cat([found[name] for name in part.images])
+            if altered:
+                visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
+            x = embed(model, part.ids, visual)
+            factors = rope(model, part.positions, self._compute)
+            hidden = run_layers(model, x, factors, causal, recompute=self.config.train.checkpointing)
+            scores = logits(model, hidden.flatten(0, 1)[part.places - 1]) / self.config.train.temperature
         return -F.cross_entropy(scores, part.ids.flatten()[part.places], reduction="none")
 
     def _encoded(self, images: Iterable[str]) -> dict[str, Tensor]:
