@@ -37,6 +37,11 @@ def test_the_standard_deviation_of_a_sample_gives_smaller_ones() -> None:
     assert [round(value, 2) for value in found] == [-0.35, -0.35, 2.47, -0.35, -0.35, -0.35, -0.35, -0.35]
 
 
+def test_failures_can_be_made_to_weigh_less() -> None:
+    found = advantages(group(*ONE_OF_EIGHT), AlgorithmConfig(negative_weight=0.5))
+    assert [round(value, 2) for value in found] == [-0.19, -0.19, 2.65, -0.19, -0.19, -0.19, -0.19, -0.19]
+
+
 def test_equal_rewards_teach_nothing() -> None:
     for score in (0.0, 0.3, 1.0):
         assert advantages(group(*[score] * 8), ARPO) == [0.0] * 8

@@ -30,8 +30,9 @@ def normalised(rewards: Sequence[float], std: str = "population") -> list[float]
 def advantages(group: Group, config: AlgorithmConfig) -> list[float]:
     """One for each trajectory of the group; 0 for those that are not valid."""
     valid = [trajectory for trajectory in group.trajectories if trajectory.outcome.valid]
-    values = iter(normalised([reward(trajectory, config) for trajectory in valid], config.std))
-    found = [next(values) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
+    values = normalised([reward(trajectory, config) for trajectory in valid], config.std)
+    weighed = iter(value * (config.negative_weight if value < 0 else 1.0) for value in values)
+    found = [next(weighed) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
     replayed = [trajectory.provenance.source == "replay" for trajectory in group.trajectories]
     if config.replay_spares and any(replayed):
         return [value if injected else 0.0 for value, injected in zip(found, replayed, strict=True)]
