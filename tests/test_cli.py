@@ -42,7 +42,7 @@ def arpo(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) ->
 
 
 def leave_only_fake(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in BACKENDS if name != "fake"]:
+    for name in [name for name in reversed(BACKENDS) if name != "fake"]:  # backwards: they come back in their order
         monkeypatch.delitem(BACKENDS, name)
 
 
