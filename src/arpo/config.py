@@ -124,9 +124,6 @@ class AlgorithmConfig(Section):
     format_reward: float = Field(
         default=-1.0, le=0, description="added to the score of an episode with a reply that was no action"
     )
-    negative_weight: float = Field(
-        default=1.0, ge=0, le=1, description="what negative advantages are multiplied with; 1: nothing is changed"
-    )
     clip_low: float = Field(default=0.2, gt=0, lt=1, description="how far below 1 the probability ratio may count")
     clip_high: float = Field(default=0.3, gt=0, description="how far above 1 it may count")
     dual_clip: float | None = Field(

@@ -10,7 +10,7 @@ from attempts import attempt, group
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from arpo.algorithms.advantages import advantages, failed, informative, normalised, reward
+from arpo.algorithms.advantages import advantages, failed, informative, normalised, reward, spread
 from arpo.config import AlgorithmConfig
 from arpo.types import Outcome, Trajectory
 
@@ -37,9 +37,9 @@ def test_the_standard_deviation_of_a_sample_gives_smaller_ones() -> None:
     assert [round(value, 2) for value in found] == [-0.35, -0.35, 2.47, -0.35, -0.35, -0.35, -0.35, -0.35]
 
 
-def test_failures_can_be_made_to_weigh_less() -> None:
-    found = advantages(group(*ONE_OF_EIGHT), AlgorithmConfig(negative_weight=0.5))
-    assert [round(value, 2) for value in found] == [-0.19, -0.19, 2.65, -0.19, -0.19, -0.19, -0.19, -0.19]
+def test_the_spread_of_a_group_is_that_of_its_rewards() -> None:
+    assert spread(group(*ONE_OF_EIGHT), ARPO) == pytest.approx(0.3307, abs=1e-4)
+    assert spread(group(0.0, 0.0, 0.0), ARPO) == 0.0
 
 
 def test_equal_rewards_teach_nothing() -> None:

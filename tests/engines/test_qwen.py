@@ -1,12 +1,14 @@
 """Positions and the forward pass: equal to transformers' own."""
 
+from pathlib import Path
+
 import plain
 import pytest
 import torch
 
 from arpo.engines import qwen
 from arpo.engines.base import Prompt
-from arpo.engines.checkpoint import Checkpoint
+from arpo.engines.checkpoint import Checkpoint, load_checkpoint
 from arpo.engines.images import encode, resized
 from arpo.envs.images import decode
 
@@ -73,3 +75,27 @@ def test_a_learner_gets_gradients_through_the_same_pass_after_an_engine_has_run(
     hidden = qwen.run_layers(tiny.model, x, qwen.rope(tiny.model, layout.positions, x.dtype), qwen.causal)
     qwen.logits(tiny.model, hidden).log_softmax(-1)[:, 5].sum().backward()
     assert x.grad is not None and x.grad.abs().sum() > 0
+
+
+@pytest.mark.parametrize("recompute", [False, True])
+def test_results_at_some_places_and_their_gradients_are_those_of_the_whole(
+    tiny_folder: Path, tiny: Checkpoint, recompute: bool
+) -> None:
+    """Rows with unlike numbers of wanted places, filled up with 0; what is there beyond them gets no gradient."""
+    model, rows = load_checkpoint(tiny_folder, "cpu").model.requires_grad_(True), [[1, 4, 5, 17], [0, 18], [8]]
+    wanted = torch.tensor([row + [0] * (4 - len(row)) for row in rows])
+    real = torch.arange(4) < torch.tensor([[len(row)] for row in rows])
+    torch.manual_seed(0)
+    ids, by = torch.randint(0, 200, (3, 20)), torch.randn(7, tiny.config.text_config.hidden_size)
+    factors = qwen.rope(model, torch.arange(20).expand(3, 3, 20), torch.float32)
+    weights = dict(model.model.language_model.named_parameters())
+    x = qwen.embed(model, ids)
+    whole = qwen.run_layers(model, x, factors, qwen.causal)
+    whole = torch.cat([hidden[row] for hidden, row in zip(whole, rows, strict=True)])
+    some = qwen.run_layers(model, x, factors, qwen.causal_at(wanted), recompute, wanted)[real]
+    assert torch.allclose(some, whole, atol=1e-5)
+    found, expected = (
+        torch.autograd.grad((hidden * by).sum(), list(weights.values()), retain_graph=True) for hidden in (some, whole)
+    )
+    for name, a, b in zip(weights, found, expected, strict=True):
+        assert b.abs().max() > 0 and (a - b).abs().max() <= 1e-4 * b.abs().max(), name

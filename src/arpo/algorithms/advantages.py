@@ -30,9 +30,8 @@ def normalised(rewards: Sequence[float], std: str = "population") -> list[float]
 def advantages(group: Group, config: AlgorithmConfig) -> list[float]:
     """One for each trajectory of the group; 0 for those that are not valid."""
     valid = [trajectory for trajectory in group.trajectories if trajectory.outcome.valid]
-    values = normalised([reward(trajectory, config) for trajectory in valid], config.std)
-    weighed = iter(value * (config.negative_weight if value < 0 else 1.0) for value in values)
-    found = [next(weighed) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
+    values = iter(normalised([reward(trajectory, config) for trajectory in valid], config.std))
+    found = [next(values) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
     replayed = [trajectory.provenance.source == "replay" for trajectory in group.trajectories]
     if config.replay_spares and any(replayed):
         return [value if injected else 0.0 for value, injected in zip(found, replayed, strict=True)]
@@ -50,6 +49,12 @@ def failed(group: Group) -> bool:
     """Whether every valid member failed, by the checker's word and not by the reward; False where none is valid."""
     scores = [trajectory.score for trajectory in group.trajectories if trajectory.outcome.valid]
     return bool(scores) and not any(scores)
+
+
+def spread(group: Group, config: AlgorithmConfig) -> float:
+    """How far the rewards of its valid members lie apart: their standard deviation."""
+    rewards = [reward(trajectory, config) for trajectory in group.trajectories if trajectory.outcome.valid]
+    return statistics.pstdev(rewards) if rewards else 0.0
 
 
 def informative(group: Group, config: AlgorithmConfig) -> bool:

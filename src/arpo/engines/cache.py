@@ -62,7 +62,10 @@ class Cache:
             tensor[target, :, :length] = tensor[source, :, :length]
 
     def extend(self, row: int, start: int, n: int) -> Attend:
-        """Attention for n new tokens of one sequence that go to the places from `start` on."""
+        """Attention for n new tokens of one sequence that go to the places from `start` on.
+
+        A single query, where there are more keys, is that of the last token: it sees all.
+        """
         end = start + n
         mask: Tensor
         if self._device.type == "cuda":
@@ -74,7 +77,11 @@ class Cache:
             keys, values = self._keys[layer][row], self._values[layer][row]
             keys[:, start:end], values[:, start:end] = k.transpose(0, 1), v.transpose(0, 1)
             mixed = F.scaled_dot_product_attention(
-                q.transpose(0, 1)[None], keys[None, :, :end], values[None, :, :end], attn_mask=mask, enable_gqa=True
+                q.transpose(0, 1)[None],
+                keys[None, :, :end],
+                values[None, :, :end],
+                attn_mask=mask if len(q) == n else None,
+                enable_gqa=True,
             )
             return mixed[0].transpose(0, 1)
 

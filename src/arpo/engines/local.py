@@ -282,7 +282,8 @@ class LocalEngine:
             part = x[start : start + CHUNK]
             factors = qwen.rope(self._model, positions[:, start : start + CHUNK], x.dtype)
             attend = self._cache.extend(turn.row, begin + start, len(part))
-            hidden = qwen.run_layers(self._model, part, factors, attend)
+            last = torch.tensor([len(part) - 1], device=self._device)
+            hidden = qwen.run_layers(self._model, part, factors, attend, wanted=last)
         session.ids, session.images, session.length = list(turn.ids), turn.images, len(layout.ids)
         return hidden[-1]
 

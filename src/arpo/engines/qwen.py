@@ -107,25 +107,33 @@ def embed(model: Model, ids: Tensor, features: Tensor | None = None) -> Tensor:
     return x.masked_scatter(places, features.to(x.dtype))
 
 
-def run_layers(model: Model, x: Tensor, factors: Rope, attend: Attend, recompute: bool = False) -> Tensor:
+def run_layers(
+    model: Model, x: Tensor, factors: Rope, attend: Attend, recompute: bool = False, wanted: Tensor | None = None
+) -> Tensor:
     """All decoder layers and the last norm on embeddings ... x T x hidden.
 
     `recompute`: keep only what goes into each layer and compute the rest again for the gradient.
+    `wanted`, ... x Q: the only places whose results are needed. All others end with the keys and values of the last
+    layer, where `attend` must know what to do with Q queries; the result is ... x Q x hidden.
     """
     text = model.config.text_config
     heads, kv_heads = text.num_attention_heads, text.num_key_value_heads
     dim = text.hidden_size // heads
+    layers = model.model.language_model.layers
 
     def run(i: int, layer: Any, x: Tensor) -> Tensor:
         attention, h = layer.self_attn, norm(layer.input_layernorm, x)
-        q = _rotate(attention.q_proj(h).unflatten(-1, (heads, dim)), factors)
         k = _rotate(attention.k_proj(h).unflatten(-1, (kv_heads, dim)), factors)
         v = attention.v_proj(h).unflatten(-1, (kv_heads, dim))
+        cos, sin = factors
+        if wanted is not None and i == len(layers) - 1:
+            x, h, cos, sin = (_take(t, wanted) for t in (x, h, cos, sin))
+        q = _rotate(attention.q_proj(h).unflatten(-1, (heads, dim)), (cos, sin))
         x = x + attention.o_proj(attend(i, q, k, v).flatten(-2))
         out: Tensor = x + layer.mlp(norm(layer.post_attention_layernorm, x))
         return out
 
-    for i, layer in enumerate(model.model.language_model.layers):
+    for i, layer in enumerate(layers):
         x = checkpoint(run, i, layer, x, use_reentrant=False) if recompute else run(i, layer, x)
     return norm(model.model.language_model.norm, x)
 
@@ -141,6 +149,20 @@ def causal(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(-3, -2)
 
 
+def causal_at(places: Tensor) -> Attend:
+    """The same, also for fewer queries: those at `places`, B x Q with Q < T. All heads of a key head ask together."""
+
+    def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if q.shape[1] == k.shape[1]:
+            return causal(layer, q, k, v)
+        q, k, v = (t.transpose(1, 2) for t in (q, k, v))
+        seen = torch.arange(k.shape[2], device=k.device) <= places.repeat(1, q.shape[1] // k.shape[1])[:, None, :, None]
+        mixed = F.scaled_dot_product_attention(q.reshape(*k.shape[:2], -1, k.shape[3]), k, v, attn_mask=seen)
+        return mixed.reshape(q.shape).transpose(1, 2)
+
+    return attend
+
+
 def logits(model: Model, hidden: Tensor) -> Tensor:
     """Scores of the next token, in single precision, minus infinity for the banned ids."""
     scores: Tensor = model.lm_head(hidden).float()
@@ -152,6 +174,12 @@ def _constant(values: tuple[int, ...], device: torch.device) -> Tensor:
     """A small tensor that every call needs, made once a device, and so that the learner may use it too."""
     with torch.inference_mode(False):
         return torch.tensor(values, device=device)
+
+
+def _take(x: Tensor, places: Tensor) -> Tensor:
+    """Of ... x T x whatever the entries at places ... x Q."""
+    index = places.reshape(*places.shape, *(1 for _ in range(x.ndim - places.ndim)))
+    return torch.take_along_dim(x, index, dim=places.ndim - 1)
 
 
 def _rotate(x: Tensor, factors: Rope) -> Tensor:

@@ -269,13 +269,13 @@ def _split(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> di
     return found
 
 
-def curve(runs: Sequence[Sequence[dict[str, Any]]], budget: int) -> dict[str, list[float]]:
-    """Success over the environment steps that the policy had learned from: the mean of the seeds, and a band."""
+def curve(runs: Sequence[Sequence[dict[str, Any]]], budget: int, what: str = "success") -> dict[str, list[float]]:
+    """A metric over the environment steps that the policy had learned from: the mean of the seeds, and a band."""
 
     def smoothed(lines: Sequence[dict[str, Any]], at: Rates) -> Rates:
         weights = np.exp(-(((at[:, None] - _learned_from(lines)) / (SMOOTH * budget)) ** 2) / 2)
-        success: Rates = weights @ np.array([line["success"] for line in lines]) / weights.sum(axis=1)
-        return success
+        means: Rates = weights @ np.array([line[what] for line in lines]) / weights.sum(axis=1)
+        return means
 
     x = np.unique(np.linspace(0, min(_learned_from(lines)[-1] for lines in runs), POINTS))
     seeds = np.array([smoothed(lines, x) for lines in runs])
@@ -283,7 +283,7 @@ def curve(runs: Sequence[Sequence[dict[str, Any]]], budget: int) -> dict[str, li
     found = {"x": x.tolist(), "y": mean.tolist()}
     if n > 1:
         half = student(n - 1) * seeds.std(axis=0, ddof=1) / np.sqrt(n)
-        found |= {"low": (mean - half).clip(0, 1).tolist(), "high": (mean + half).clip(0, 1).tolist()}
+        found |= {"low": (mean - half).clip(-1, 1).tolist(), "high": (mean + half).clip(-1, 1).tolist()}
     return found
 
 

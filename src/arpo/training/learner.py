@@ -35,7 +35,7 @@ from arpo.algorithms.loss import Tokens, importance, policy_loss
 from arpo.config import Config
 from arpo.engines.checkpoint import Checkpoint, save_model
 from arpo.engines.images import encode, resized
-from arpo.engines.qwen import causal, embed, image_grid, logits, rope, run_layers, spread
+from arpo.engines.qwen import causal_at, embed, image_grid, logits, rope, run_layers, spread
 from arpo.envs.images import decode
 from arpo.errors import ArpoError
 from arpo.runs.record import TokenRecord
@@ -65,7 +65,7 @@ class _Part:
     samples: tuple[Sample, ...]
     ids: Tensor  # B x T
     positions: Tensor  # 3 x B x T
-    places: Tensor  # of all B x T tokens, those that were sampled
+    before: Tensor  # B x Q: in each row the places that sampled tokens follow, then -1
     images: tuple[str, ...]  # in the order in which their tokens stand
 
 
@@ -202,9 +202,10 @@ class Learner:
                 visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
             x = embed(model, part.ids, visual)
             factors = rope(model, part.positions, self._compute)
-            hidden = run_layers(model, x, factors, causal, recompute=self.config.train.checkpointing)
-            scores = logits(model, hidden.flatten(0, 1)[part.places - 1]) / self.config.train.temperature
-        return -F.cross_entropy(scores, part.ids.flatten()[part.places], reduction="none")
+            real, wanted = part.before >= 0, part.before.clamp(min=0)
+            hidden = run_layers(model, x, factors, causal_at(wanted), self.config.train.checkpointing, wanted)
+            scores = logits(model, hidden[real]) / self.config.train.temperature
+        return -F.cross_entropy(scores, part.ids.gather(1, part.before + 1)[real], reduction="none")
 
     def _encoded(self, images: Iterable[str]) -> dict[str, Tensor]:
         """Visual tokens by the learner's own tower, with gradient."""
@@ -227,16 +228,16 @@ class Learner:
             length = len(part[-1][1].ids)
             ids = torch.zeros(taken, length, dtype=torch.int64)
             positions = torch.zeros(3, taken, length, dtype=torch.int64)
-            sampled = torch.zeros(taken, length, dtype=torch.bool)
+            before = []
             for row, (sample, layout) in enumerate(part):
                 n = len(layout.ids)
                 ids[row, :n], positions[:, row, :n] = layout.ids, layout.positions
-                sampled[row, torch.from_numpy(layout.starts[:-1])[torch.tensor(sample.sampled)]] = True
+                before.append(torch.from_numpy(layout.starts[:-1])[torch.tensor(sample.sampled)] - 1)
             yield _Part(
                 samples=tuple(sample for sample, _ in part),
                 ids=ids.to(self._device),
                 positions=positions.to(self._device),
-                places=sampled.flatten().nonzero().flatten().to(self._device),
+                before=nn.utils.rnn.pad_sequence(before, batch_first=True, padding_value=-1).to(self._device),
                 images=tuple(name for sample, _ in part for name in sample.images),
             )
 

@@ -15,9 +15,9 @@ from functools import partial
 from itertools import chain
 from typing import Any
 
-from arpo.algorithms.advantages import advantages, failed, informative
+from arpo.algorithms.advantages import advantages, failed, informative, spread
 from arpo.algorithms.replay import Replay
-from arpo.config import Config
+from arpo.config import AlgorithmConfig, Config
 from arpo.engines.local import LocalEngine
 from arpo.runs.store import Run, Summary
 from arpo.training.checkpoint import Checkpoints
@@ -81,7 +81,7 @@ async def train(
             replay.add(groups, update)
             played = list(run.summaries(update=update, source="rollout"))
             seconds = {"sample_s": sampled - began, "learn_s": time.monotonic() - sampled}
-            metrics = {"update": update, **about(played, groups, filled), **learned, **seconds}
+            metrics = {"update": update, **about(played, groups, filled, config.algorithm), **learned, **seconds}
             spent += metrics["env_steps"]
             last = learner.version == config.train.updates or spent >= budget
             if learner.version % config.train.save_every == 0 or last:
@@ -111,7 +111,9 @@ async def _learn(learner: Learner, steps: list[list[Sample]]) -> dict[str, float
         return learned
 
 
-def about(played: Sequence[Summary], groups: Sequence[Group], filled: Sequence[Group]) -> dict[str, float]:
+def about(
+    played: Sequence[Summary], groups: Sequence[Group], filled: Sequence[Group], config: AlgorithmConfig
+) -> dict[str, float]:
     """What the episodes of an update were like: all that were played, also those that gave way to others."""
     valid = [episode for episode in played if episode.outcome.valid]
     replayed = sum(t.provenance.source == "replay" for group in filled for t in group.trajectories)
@@ -119,6 +121,7 @@ def about(played: Sequence[Summary], groups: Sequence[Group], filled: Sequence[G
     return {
         "success": math.fsum(episode.score or 0.0 for episode in valid) / n,  # fsum: in whatever order they ended
         "reward": math.fsum(episode.reward or 0.0 for episode in valid) / n,
+        "spread": math.fsum(spread(group, config) for group in groups) / max(1, len(groups)),
         "failed_groups": sum(map(failed, groups)) / max(1, len(groups)),
         "replayed_groups": replayed / max(1, len(groups)),
         "episodes": len(valid),
