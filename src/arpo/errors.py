@@ -6,6 +6,7 @@
     ├── ParseError            the model's: a reply without a valid action; an outcome, never a crash
     ├── ActionError           the caller's: an action that this screen or this moment does not allow; nothing happened
     ├── EnvError              the machinery's: a desktop that died or hung; the episode is tried again, never scored
+    │   └── NoRoom            one more would not fit now: those that run go on, and it is tried again later
     ├── EngineError           the machinery's: the sampler died or hung; likewise
     └── ContextTooLong        the episode's: a prompt that the model cannot take; an outcome, nothing is cut
 
@@ -35,6 +36,10 @@ class ActionError(ArpoError):
 
 class EnvError(ArpoError):
     """An environment failed as a machine. Never a property of the agent, so never a reward."""
+
+
+class NoRoom(EnvError):
+    """There is no memory for one more environment now. Nothing has failed."""
 
 
 class EngineError(ArpoError):

@@ -60,6 +60,7 @@ class Observation:
     width: int
     height: int
     hash: str  # of the decoded pixels, so that equal screens are equal whatever encoded them
+    settle_s: float = 0.0  # how long the screen was waited for, where an environment does
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +121,7 @@ class Step:
     observation: str | None  # hash of the next screenshot; None where the episode ended here
     engine_s: float
     env_s: float
+    settle_s: float = 0.0  # of env_s, what the screen took to settle
 
 
 class Outcome(enum.StrEnum):

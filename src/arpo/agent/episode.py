@@ -131,8 +131,11 @@ class _Turn:
     env_s: float = 0.0
 
     def step(self, context: tuple[int, ...], completion: Completion, engine_s: float) -> Step:
-        after = None if self.observation is None else self.observation.hash
-        return Step(context, completion, self.action, self.parse_error, self.ignored, after, engine_s, self.env_s)
+        after, settle_s = (
+            (None, 0.0) if self.observation is None else (self.observation.hash, self.observation.settle_s)
+        )
+        times = (engine_s, self.env_s, settle_s)
+        return Step(context, completion, self.action, self.parse_error, self.ignored, after, *times)
 
 
 async def _act(env: Lease, dialect: UITars, completion: Completion) -> _Turn:

@@ -17,6 +17,8 @@ run is started again, so that they do not hold up the rest:
 
     a task       nine attempts in a row failed by machinery (of three episodes or more): it is played no more
     a place      three times in a row no environment could be started there; where no place is left, the run stops
+
+A place for which there is no memory now (NoRoom) is left empty for a while, and those that run are shared by all.
 """
 
 from __future__ import annotations
@@ -42,12 +44,13 @@ from typing import Any, NoReturn, Protocol, Self, TypeVar
 
 from arpo.agent.actions import Action
 from arpo.config import EnvConfig
-from arpo.envs.base import Env, make
-from arpo.errors import ArpoError, ConfigError, EnvError
+from arpo.envs.base import Env, make, settings_of
+from arpo.errors import ArpoError, ConfigError, EnvError, NoRoom
 from arpo.types import Observation, Outcome, Task
 
 ATTEMPTS = 3  # at an episode, or at starting an environment
 LOST = 9  # attempts at a task: a machine that fails one time in ten must not cost tasks in a long run
+ROOM_S = 30.0  # until a place for which there was no memory is tried again
 GRACE_S = 5.0  # for an environment to close, before its process is killed
 HERE = EnvConfig()  # no worker processes
 
@@ -341,7 +344,11 @@ class Pool:
                 if not place.alive:
                     await place.start()
             except EnvError as error:
-                self._start_failed(place, str(error))
+                if isinstance(error, NoRoom) and any(other.alive for other in self._places):
+                    _log.info("%s", error)
+                    asyncio.get_running_loop().call_later(ROOM_S, self._idle.put_nowait, place)
+                else:
+                    self._start_failed(place, str(error))
             except BaseException:
                 self._idle.put_nowait(place)
                 raise
@@ -366,7 +373,7 @@ class Pool:
 
 def make_pool(settings: EnvConfig, n_envs: int) -> Pool:
     """The pool of a run: so many environments in this process, or as many workers as the settings say."""
-    return Pool(partial(make, settings.name, size=settings.size), n_envs, settings)
+    return Pool(partial(make, settings.name, **settings_of(settings)), n_envs, settings)
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:

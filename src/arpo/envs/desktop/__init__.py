@@ -1,0 +1,1 @@
+"""Real Linux applications on private desktops: namespaces, an X server in memory, no virtual machine."""

@@ -1,0 +1,118 @@
+"""Memory of desktops: how many fit, a place kept for each, and a limit for what one may take.
+
+    fitting()                       how many more desktops fit into the memory that is free now
+    with reserved():  …             one more, for the time of the block; NoRoom where it would not fit
+    new_group(2048)                 a control group that is held to so many MB, to be removed by its user
+
+A desktop is small when it starts and grows with its programs, so for its first minute it counts in full and later by
+what it has taken. Places are names of sockets: all processes of the machine see them, and they go with their owner.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from arpo.errors import NoRoom
+
+DESKTOP_MB = 300  # one at work and its spare; Calc or Chromium take some 150 MB each
+YOUNG_S = 60
+GROUPS = Path("/sys/fs/cgroup")
+PLACES = "arpo-desktop"
+_numbers = itertools.count()
+
+
+def fitting() -> int:
+    """So many more; those that have begun and not grown yet are counted as if they had."""
+    return max(0, int(free_mb() // DESKTOP_MB) - len(_young()))
+
+
+@contextlib.contextmanager
+def reserved() -> Iterator[None]:
+    with socket.socket(socket.AF_UNIX) as place:
+        with _alone():  # of many that come at the same time as many go on as fit
+            if not fitting():
+                raise NoRoom(
+                    f"no memory for one more desktop: {free_mb():.0f} MB are free, each takes {DESKTOP_MB} MB "
+                    f"and {len(_young())} have just begun; ask for fewer (env.workers)"
+                )
+            place.bind(f"\0{PLACES}/{time.monotonic_ns()}/{os.getpid()}/{next(_numbers)}")
+        yield
+
+
+@contextlib.contextmanager
+def _alone() -> Iterator[None]:
+    """A name that only one process of the machine has at a time."""
+    with socket.socket(socket.AF_UNIX) as name:
+        while True:
+            try:
+                name.bind(f"\0{PLACES}-lock")
+                break
+            except OSError:  # another has it, for a moment
+                time.sleep(0.002)
+        yield
+
+
+def free_mb() -> float:
+    """What this process and its children can still take: of the machine, or of its control group if that is less."""
+    fields = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    free = int(fields["MemAvailable"].split()[0]) << 10
+    own = _own_group()
+    for group in () if own is None else (own, *own.parents):
+        new = (group / "memory.max").exists()
+        limit, used = ("memory.max", "memory.current") if new else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+        with contextlib.suppress(OSError, ValueError):  # a group at the top has no limit, and "max" is none
+            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+            taken = int((group / used).read_text()) - int(stat["inactive_file"])  # the kernel gives such files up
+            free = min(free, int((group / limit).read_text()) - taken)
+    return free / 2**20
+
+
+def _young() -> list[int]:
+    """When the places of the last minute were taken, whoever has them."""
+    names = (line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if f"@{PLACES}/" in line)
+    births = (int(name.split("/")[1]) for name in names)
+    return [birth for birth in births if time.monotonic_ns() - birth < YOUNG_S * 1e9]
+
+
+def _own_group() -> Path | None:
+    """The control group that counts this process's memory. In a container its path may be the host's: then the top."""
+    for line in Path("/proc/self/cgroup").read_text().splitlines():
+        number, kinds, path = line.split(":", 2)
+        top = GROUPS / "memory" if "memory" in kinds.split(",") else GROUPS if number == "0" else None
+        if top is not None and any((top / name).exists() for name in ("memory.usage_in_bytes", "cgroup.controllers")):
+            own = top / path.lstrip("/")
+            return own if own.is_dir() else top
+    return None
+
+
+def new_group(mb: int) -> Path | None:
+    """A control group; None where this process may not make one. It lies in this process's own or, where that may have
+    none in it (the second version's rule for a group with processes), at the top."""
+    own = _own_group()
+    for parent in () if own is None else (own, GROUPS):
+        group = parent / f"arpo-{os.getpid()}-{next(_numbers)}"
+        with contextlib.suppress(OSError):
+            group.mkdir()
+            for name in ("memory.max", "memory.limit_in_bytes"):
+                if (group / name).exists():
+                    (group / name).write_text(str(mb << 20))
+                    return group
+            group.rmdir()
+    return None
+
+
+def remove(group: Path | None) -> None:
+    """Where it is not gone yet. The kernel takes a moment to forget the processes that were in it."""
+    for _ in range(100):
+        if group is None or not group.exists():
+            return
+        try:
+            group.rmdir()
+        except OSError:
+            time.sleep(0.01)

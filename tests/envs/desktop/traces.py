@@ -1,0 +1,76 @@
+"""What sandboxes take of the machine, and waiting for what they show."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from arpo.envs.desktop import memory
+from arpo.envs.desktop.sandbox import Sandbox
+
+SIZE = (640, 480)
+
+
+@dataclass(frozen=True, slots=True)
+class Traces:
+    """What the sandboxes of one test have taken. They are known by a variable in all their processes' surroundings."""
+
+    mark: str
+
+    def processes(self) -> dict[int, str]:
+        found = {}
+        for folder in Path("/proc").glob("[0-9]*"):
+            try:
+                if self.mark.encode() in (folder / "environ").read_bytes():
+                    found[int(folder.name)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode()[:80]
+            except OSError:
+                continue  # it has ended, or is somebody else's
+        return found
+
+    @staticmethod
+    def things() -> dict[str, object]:
+        """Of this process and of the machine: what must be the same before and after."""
+        return {
+            "files": sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in _fds()),
+            "mounts": [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "docker" not in line],
+            "groups": groups(os.getpid()),
+            "threads": threading.active_count(),
+        }
+
+
+def groups(pid: int) -> list[str]:
+    """The control groups that a process has made."""
+    own = memory._own_group()
+    return [str(group) for top in {own, memory.GROUPS} if top for group in top.glob(f"arpo-{pid}-*")]
+
+
+def _fds() -> list[int]:
+    return [fd for fd in map(int, os.listdir("/proc/self/fd")) if os.path.lexists(f"/proc/self/fd/{fd}")]
+
+
+def wait_until(true: Callable[[], object], why: Callable[[], object] = lambda: "it took too long") -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline, why()
+        time.sleep(0.01)
+
+
+def window(sandbox: Sandbox, title: str) -> dict[str, object]:
+    """The window of that title, in focus and drawn."""
+    found: list[dict[str, object]] = []
+
+    def shown() -> bool:
+        found[:] = [one for one in sandbox.ask("windows") if title in one["title"] and one["active"]]
+        return bool(found)
+
+    wait_until(shown, lambda: sandbox.ask("windows"))
+    settle(sandbox)
+    return found[0]
+
+
+def settle(sandbox: Sandbox) -> None:
+    sandbox.ask("settle", limit_s=10.0, quiet_s=0.1, busy=0.1)
