@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from arpo.errors import TaskError
+from arpo.config import load_config
+from arpo.envs.base import settings_of
+from arpo.errors import ConfigError, TaskError
 from arpo.tasks.load import load_tasks
 from arpo.types import Task, from_json, to_json
 
@@ -52,7 +54,33 @@ def put(folder: Path, *tasks: dict[str, Any] | str, domain: str = "terminal") ->
 
 def test_a_task_keeps_what_its_machine_needs(tmp_path: Path) -> None:
     assert load_tasks("osworld", put(tmp_path, WHOLE)) == [TASK]
-    assert [task.env for task in load_tasks("desktop", put(tmp_path, WHOLE))] == ["desktop"]
+
+
+def test_a_task_of_the_desktop_is_refused_where_its_checker_is_not_to_be_had(tmp_path: Path) -> None:
+    with pytest.raises(
+        TaskError, match=r"^one: this environment lacks its checkers file, size, window; OSWorld's client"
+    ):
+        load_tasks("desktop", put(tmp_path, WHOLE))
+    known = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "ls"}, "expected": None}
+    assert [task.env for task in load_tasks("desktop", put(tmp_path, {**WHOLE, "evaluator": known}))] == ["desktop"]
+
+
+def test_settings_say_where_files_and_checkers_are(tmp_path: Path) -> None:
+    url = "https://huggingface.co/datasets/one/two/resolve/main/os/1/a.txt"
+    download = {"type": "download", "parameters": {"files": [{"url": url, "path": "/home/user/a.txt"}]}}
+    known = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "ls"}, "expected": None}
+    spec = put(tmp_path, {**WHOLE, "config": [download], "evaluator": known})
+    config = load_config(None, ["env.name=desktop", f"env.files={tmp_path}/files"])
+    with pytest.raises(
+        TaskError, match=r"^one: needs the file https.*a\.txt, but env\.files=.*/files has no os/1/a\.txt$"
+    ):
+        load_tasks("desktop", spec, settings_of(config.env))
+    (tmp_path / "files" / "os" / "1").mkdir(parents=True)
+    (tmp_path / "files" / "os" / "1" / "a.txt").touch()
+    assert len(load_tasks("desktop", spec, settings_of(config.env))) == 1
+    config = load_config(None, ["env.name=desktop", "env.osworld_python=/none"])
+    with pytest.raises(ConfigError, match=r"^env\.osworld_python=/none: No such file or directory$"):
+        load_tasks("desktop", put(tmp_path, WHOLE), settings_of(config.env))
 
 
 def test_a_task_without_setup_steps_is_set_up_by_none_and_may_be_infeasible(tmp_path: Path) -> None:
@@ -111,7 +139,7 @@ def test_an_id_without_a_file_and_a_word_that_is_no_list_are_refused(tmp_path: P
     with pytest.raises(TaskError, match=r"unknown task 'two': .*; there is no file .*two\.json either$"):
         load_tasks("osworld", str(path))
     with pytest.raises(TaskError, match=r"^unknown task 'train': this environment's tasks are files; tasks\.source"):
-        load_tasks("desktop", "train")
+        load_tasks("osworld", "train")
 
 
 @pytest.mark.skipif(not OSWORLD.is_dir(), reason="OSWorld's own files are not beside this checkout")

@@ -63,6 +63,19 @@ class EnvConfig(Section):
     workers: int = Field(
         default=0, ge=0, description="processes for environments, one in each; 0: all in this one; changes no result"
     )
+    files: str | None = Field(
+        default=None, description="of desktop: a folder with the files of OSWorld's tasks, or a mirror's address"
+    )
+    osworld_python: str | None = Field(
+        default=None,
+        description="the interpreter of OSWorld's client: osworld needs it, desktop for checkers that arpo has not got",
+    )
+    osworld_image: str = Field(
+        default="happysixd/osworld-docker", min_length=1, description="of osworld: the Docker image of a machine"
+    )
+    osworld_disk: str | None = Field(
+        default=None, description="of osworld: the .qcow2 that machines boot from; null: the image brings one"
+    )
     reset_s: float = Field(default=120.0, gt=0, description="a worker's limit for its start and for setting up a task")
     step_s: float = Field(default=60.0, gt=0, description="its limit for an action")
     score_s: float = Field(default=120.0, gt=0, description="its limit for scoring")

@@ -14,12 +14,16 @@ belongs to the episode. `arpo envs check NAME` (check.py) holds a backend to all
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from arpo.agent.actions import Action, points
 from arpo.errors import ActionError, ConfigError
 from arpo.types import Observation, Task
+
+if TYPE_CHECKING:
+    from arpo.config import EnvConfig
 
 
 class Env(Protocol):
@@ -88,15 +92,12 @@ class Backend:
 
     name: str
     about: str
-    factory: str | None  # "module:callable", imported on first use; None: this version has not got the machine yet
+    factory: str  # "module:callable", imported on first use
     deterministic: bool  # equal (task, seed, actions) give equal pixels
     catalog: str  # the module of its Catalog
     expert: str | None  # "module:callable" that takes a task and gives its Expert; None: nobody wrote one
-
-    @property
-    def missing(self) -> str:
-        """Why there is no machine of this kind; empty where there is one."""
-        return "" if self.factory else "this version loads its tasks and checks settings, but has no machine for it yet"
+    settings: tuple[str, ...] = ("size",)  # of the section `env`, what its factory takes
+    refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
 
 
 BACKENDS = {
@@ -113,18 +114,21 @@ BACKENDS = {
         Backend(
             name="desktop",
             about="real Linux applications on private X servers, no virtual machine",
-            factory=None,
+            factory="arpo.envs.desktop.env:DesktopEnv",
             deterministic=False,
-            catalog="arpo.tasks.osworld",
-            expert=None,
+            catalog="arpo.envs.desktop.catalog",
+            expert="arpo.envs.desktop.expert:Expert",
+            settings=("size", "files", "osworld_python"),
+            refuse="arpo.envs.desktop.needs:refuse",
         ),
         Backend(
             name="osworld",
             about="the OSWorld benchmark through its own client",
-            factory=None,
+            factory="arpo.envs.osworld:OsworldEnv",
             deterministic=False,
             catalog="arpo.tasks.osworld",
             expert=None,
+            settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
         ),
     )
 }
@@ -139,11 +143,21 @@ def backend(name: str) -> Backend:
 
 def make(name: str, **settings: Any) -> Env:
     """A new environment of the named backend; `settings` are the backend's own (pocket: `size`)."""
-    known = backend(name)
-    if known.factory is None:
-        raise ConfigError(f"env.name={name}: {known.missing}")
-    env: Env = _named(known.factory)(**settings)
+    env: Env = _named(backend(name).factory)(**settings)
     return env
+
+
+def settings_of(config: EnvConfig) -> dict[str, Any]:
+    """What of a configuration its environment is made with: `make(config.name, **settings_of(config))`."""
+    return {name: getattr(config, name) for name in backend(config.name).settings}
+
+
+def refuse_unfit(name: str, tasks: Iterable[Task], settings: dict[str, Any]) -> None:
+    """TaskError for the first task that the named backend, with these settings, cannot set up or score."""
+    if place := backend(name).refuse:
+        refuse = _named(place)
+        for task in tasks:
+            refuse(task, settings)
 
 
 def catalog(name: str) -> Catalog:

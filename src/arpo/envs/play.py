@@ -20,7 +20,7 @@ from rich.table import Table
 
 from arpo.agent.grammar import parse
 from arpo.config import Config
-from arpo.envs.base import Env, Expert, make, make_expert
+from arpo.envs.base import Env, Expert, make, make_expert, settings_of
 from arpo.envs.images import decode
 from arpo.envs.pictures import FORMATS, Recording, Shot, describe, save_animation
 from arpo.errors import ActionError, ConfigError, ParseError
@@ -56,8 +56,9 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
     """One task, by the expert or by hand, written as a moving picture. False where the expert did not solve it."""
     if by not in ("expert", "hand"):
         raise ConfigError(f"by={by}: must be expert or hand")
-    task = load_tasks(config.env.name, config.tasks.source if task_id is None else task_id)[0]
-    env = make(config.env.name, size=config.env.size)
+    spec = config.tasks.source if task_id is None else task_id
+    task = load_tasks(config.env.name, spec, settings_of(config.env))[0]
+    env = make(config.env.name, **settings_of(config.env))
     path = Path(f"{task.id}.gif" if out is None else out)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"out={out}: must end in {' or '.join(FORMATS)}")

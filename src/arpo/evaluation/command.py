@@ -17,7 +17,7 @@ from arpo.agent.dialects import UITars, make_dialect
 from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
-from arpo.envs.base import make
+from arpo.envs.base import make, settings_of
 from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.pictures import save_examples
@@ -36,8 +36,8 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
 
     `pictures`: a folder for moving pictures of a success and of a failure.
     """
-    tasks = load_tasks(config.env.name, config.tasks.source)
-    make(config.env.name, size=config.env.size).close()  # a size that cannot be is said before a model is loaded
+    tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env))
+    make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
     engine_for, dialect, identity = _load(config, model)
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work

@@ -22,7 +22,7 @@ from typing import Any
 import pydantic
 
 from arpo.config import Config
-from arpo.envs.base import Catalog, catalog
+from arpo.envs.base import Catalog, catalog, refuse_unfit, settings_of
 from arpo.errors import TaskError
 from arpo.tasks.osworld import from_osworld, how_to_get
 from arpo.types import Task, from_json
@@ -30,8 +30,17 @@ from arpo.types import Task, from_json
 HELD_OUT = ("heldout", "heldout_families")
 
 
-def load_tasks(env: str, spec: str) -> list[Task]:
-    """The tasks of a split, of a task list file or of one id, in the order in which they are listed."""
+def load_tasks(env: str, spec: str, settings: dict[str, Any] | None = None) -> list[Task]:
+    """The tasks of a split, of a task list file or of one id, in the order in which they are listed.
+
+    `settings` are those with which the environment will be made: a task that it then cannot do is refused.
+    """
+    tasks = _load(env, spec)
+    refuse_unfit(env, tasks, settings or {})
+    return tasks
+
+
+def _load(env: str, spec: str) -> list[Task]:
     known = catalog(env)
     if spec in known.SPLITS:
         return [known.get_task(task_id) for ids in known.task_list(spec).values() for task_id in ids]
@@ -64,7 +73,7 @@ def spread(tasks: Iterable[Task]) -> list[Task]:
 
 def judged_tasks(config: Config) -> dict[str, list[Task]]:
     """The tasks of each split on which training judges its agent; "train": those that it is trained on."""
-    tasks = {"train": load_tasks(config.env.name, config.tasks.source)}
+    tasks = {"train": load_tasks(config.env.name, config.tasks.source, settings_of(config.env))}
     for split in HELD_OUT:
         if split in catalog(config.env.name).SPLITS and config.eval.held_out:
             tasks[split] = spread(load_tasks(config.env.name, split))[: config.eval.held_out]

@@ -26,7 +26,7 @@ from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
-from arpo.envs.base import make
+from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
 from arpo.evaluation.command import load_agent
 from arpo.evaluation.run import Evaluation, evaluate
@@ -48,7 +48,7 @@ def run_training(config: Config) -> dict[str, Any]:
     """Train in the run's folder, new or begun; returns what summary.json holds."""
     began = time.monotonic()
     tasks = checked_tasks(config)
-    make(config.env.name, size=config.env.size).close()  # what cannot be made is said before a model is loaded
+    make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or Path("runs") / f"train-{config.algorithm.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = config.model_copy(update={"run_dir": folder})
     slots = max(config.train.n_envs, config.eval.n_envs)

@@ -1,0 +1,125 @@
+"""Whether a task is done, by OSWorld's evaluators: getters fetch a value from the machine, metrics compare two.
+
+    {"func": "exact_match", "result": {"type": "vm_command_line", …}, "expected": {"type": "rule", …},
+     "postconfig": [steps that come first, as in setup.py], "conj": "and", "options": {…}}
+
+    score(sandbox, task, answer)      0 … 1
+    missing_checks(task)              the names of getters and metrics that are not here: the task is refused by them
+
+getters.py and chrome.py fetch, metrics.py and the files beside it compare. A value that is not there scores 0, and so
+does a file that cannot be read as what it should be: the agent made it. Whatever else goes wrong is machinery.
+"""
+
+from __future__ import annotations
+
+import inspect
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from arpo.envs.desktop.checks.chrome import CHROME_METRICS, PROFILE_GETTERS, TAB_GETTERS, close_browser
+from arpo.envs.desktop.checks.documents import DOCUMENT_METRICS
+from arpo.envs.desktop.checks.getters import COMMON_GETTERS, Machine
+from arpo.envs.desktop.checks.metrics import COMMON_METRICS
+from arpo.envs.desktop.checks.programs import PROGRAM_METRICS
+from arpo.envs.desktop.checks.reading import Unreadable
+from arpo.envs.desktop.checks.tables import TABLE_METRICS, tables_cannot
+from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.desktop.setup import finish
+from arpo.errors import EnvError
+from arpo.types import Task
+
+if TYPE_CHECKING:
+    from arpo.envs.desktop.delegate import Client
+
+GETTERS = COMMON_GETTERS | PROFILE_GETTERS | TAB_GETTERS
+METRICS = COMMON_METRICS | PROGRAM_METRICS | CHROME_METRICS | TABLE_METRICS | DOCUMENT_METRICS
+
+
+def score(
+    sandbox: Sandbox, task: Task, answer: str, files: Files | None = None, osworld: Client | None = None
+) -> float:
+    """Of a feasible task, in the state that the machine is in. `answer`: what the agent said when it finished."""
+    with tempfile.TemporaryDirectory(prefix="arpo-") as cache:
+        machine = Machine(sandbox, Path(cache), files or Files(), answer)
+        if (wanted := _getters(task.evaluator)) & PROFILE_GETTERS.keys() and not wanted & TAB_GETTERS.keys():
+            close_browser(sandbox)
+        finish(sandbox, task, machine.cache, machine.files)
+        try:
+            return _score(machine, task.evaluator, osworld)
+        except (ValueError, TypeError, LookupError, AttributeError) as error:
+            raise EnvError(f"{task.id}: its checker failed: {type(error).__name__}: {error}") from error
+
+
+def missing_checks(task: Task, osworld: Client | None = None) -> list[str]:
+    """Those that are neither here nor with OSWorld's client; the latter is started where it is needed."""
+    if not task.feasible:
+        return []
+    evaluator = task.evaluator
+    lacking = set()
+    for i, name in enumerate(listed(evaluator["func"])):
+        options = _at(evaluator, "options", i) or {}
+        if (missing := _no_metric(name, options)) and not (osworld and osworld.has_metric(name)):
+            lacking |= missing
+    for what in (one for key in ("result", "expected") for one in listed(evaluator.get(key)) if one):
+        if (missing := _no_getter(what)) and not (osworld and osworld.has_getter(what["type"])):
+            lacking |= missing
+    return sorted(lacking)
+
+
+def _no_metric(name: str, options: dict[str, Any]) -> set[str]:
+    return _lacking(METRICS, name, options) | (tables_cannot(options) if name == "compare_table" else set())
+
+
+def _no_getter(what: dict[str, Any]) -> set[str]:
+    return _lacking(GETTERS, what["type"], {key: None for key in what if key != "type"})
+
+
+def _lacking(known: dict[str, Callable[..., Any]], name: str, options: dict[str, Any]) -> set[str]:
+    """The name, where it is not known, or those of its options that are not."""
+    if name not in known:
+        return {name}
+    return {f"{name} ({option})" for option in options.keys() - inspect.signature(known[name]).parameters.keys()}
+
+
+def _getters(evaluator: dict[str, Any]) -> set[str]:
+    return {one["type"] for key in ("result", "expected") for one in listed(evaluator.get(key)) if one}
+
+
+def listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [] if value is None else [value]
+
+
+def _score(machine: Machine, evaluator: dict[str, Any], osworld: Client | None) -> float:
+    """All metrics must have something to say and their mean counts; with "or" the best of them does."""
+    scores = [_one(machine, evaluator, osworld, i, name) for i, name in enumerate(listed(evaluator["func"]))]
+    if evaluator.get("conj", "and") == "or":
+        return max(scores)
+    return sum(scores) / len(scores) if all(scores) else 0.0
+
+
+def _one(machine: Machine, evaluator: dict[str, Any], osworld: Client | None, i: int, metric: str) -> float:
+    result, expected, options = (_at(evaluator, key, i) for key in ("result", "expected", "options"))
+    try:
+        found = _get(machine, result, osworld)
+        if found is None or (isinstance(found, list) and None in found):  # of several files one is not there
+            return 0.0
+        wanted = [_get(machine, expected, osworld)] if expected else []
+        if osworld and _no_metric(metric, options or {}):
+            return osworld.metric(metric, [found, *wanted], options or {})
+        return float(METRICS[metric](found, *wanted, **(options or {})))
+    except Unreadable:
+        return 0.0
+
+
+def _at(evaluator: dict[str, Any], key: str, i: int) -> Any:
+    values = listed(evaluator.get(key))
+    return values[i] if i < len(values) else None
+
+
+def _get(machine: Machine, what: dict[str, Any], osworld: Client | None) -> Any:
+    if osworld and _no_getter(what):
+        return osworld.get(what["type"], machine, what)
+    return GETTERS[what["type"]](machine, **{key: value for key, value in what.items() if key != "type"})

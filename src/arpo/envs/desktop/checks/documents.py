@@ -1,0 +1,97 @@
+"""Text documents (.docx, .odt), read with the standard library.
+
+paragraphs("letter.odt")                    ["Dear Anna,", "", "come on Sunday!"]
+check_paragraphs(path, {"expected": […]})   are they so? empty ones do not count
+document_contains(path, {"expected": […]})  is each of these texts somewhere in it?
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from arpo.envs.desktop.checks.reading import Unreadable, archive, xml_of
+
+WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
+TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+
+
+def paragraphs(path: str) -> list[str]:
+    parts = archive(path)
+    if "word/document.xml" in parts:
+        found = xml_of(parts["word/document.xml"]()).iter(f"{WORD}p")
+        return ["".join(_word_text(part) for part in paragraph.iter()) for paragraph in found]
+    if "content.xml" in parts:
+        content = xml_of(parts["content.xml"]())
+        return [_open_text(part) for part in content.iter() if part.tag in (f"{TEXT}p", f"{TEXT}h")]
+    raise Unreadable(f"{path}: not a text document")
+
+
+def _word_text(part: Any) -> str:
+    if part.tag == f"{WORD}t":
+        return part.text or ""
+    return {f"{WORD}tab": "\t", f"{WORD}br": "\n"}.get(part.tag, "")
+
+
+def _open_text(part: Any) -> str:
+    """With blanks, which are elements of their own there."""
+    found = part.text or ""
+    for child in part:
+        if child.tag == f"{TEXT}s":
+            found += " " * int(child.get(f"{TEXT}c", "1"))
+        elif child.tag == f"{TEXT}tab":
+            found += "\t"
+        else:
+            found += _open_text(child)
+        found += child.tail or ""
+    return found
+
+
+def check_paragraphs(path: str, rules: dict[str, Any]) -> float:
+    found = [paragraph.strip() for paragraph in paragraphs(path)]
+    return float([one for one in found if one] == [one.strip() for one in rules["expected"] if one.strip()])
+
+
+def document_contains(path: str, rules: dict[str, Any]) -> float:
+    content = "\n".join(paragraphs(path))
+    return float(all(one in content for one in rules["expected"]))
+
+
+def compare_docx_files(path: str, wanted: str, ignore_blanks: bool = True, ignore_case: bool = False) -> float:
+    """Whether the text of two documents is the same; each file's kind is its own."""
+
+    def plain(name: str) -> Any:
+        lines = paragraphs(name)
+        lines = [line.lower() for line in lines] if ignore_case else lines
+        return re.sub(r"\s+", " ", "\n".join(lines)).strip() if ignore_blanks else lines
+
+    return float(plain(path) == plain(wanted))
+
+
+def check_style(path: str, rules: dict[str, Any]) -> float:
+    """A piece of an .odt or .ods whose whole text is `text` has a property by itself or by its own style.
+
+    {"text": "Total", "property": "font-weight", "expected": "bold"}
+    """
+    parts = archive(path)
+    if "content.xml" not in parts:
+        raise Unreadable(f"{path}: not an OpenDocument file")
+    pieces = list(xml_of(parts["content.xml"]()).iter())
+    styles = {_named(piece).get("name"): piece for piece in pieces if piece.tag.endswith("}style")}
+    for piece in pieces:
+        if "".join(piece.itertext()) == rules["text"]:
+            style = styles.get(_named(piece).get("style-name", ""), ())
+            if any(_named(one).get(rules["property"]) == rules["expected"] for one in (piece, *style)):
+                return 1.0
+    return 0.0
+
+
+def _named(part: Any) -> dict[str, str]:
+    """Attributes without the long names of what they belong to."""
+    return {name.rpartition("}")[2]: value for name, value in part.attrib.items()}
+
+
+DOCUMENT_METRICS: dict[str, Callable[..., float]] = {
+    metric.__name__: metric for metric in (check_paragraphs, document_contains, compare_docx_files, check_style)
+}

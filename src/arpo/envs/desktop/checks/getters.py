@@ -1,0 +1,198 @@
+"""What checkers look at: a getter takes the machine and the rest of `{"type": …}`. None: there is nothing.
+
+A file of the machine is copied into the rollout's own cache folder, and its path there is the value.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo.envs.desktop.checks.tables import rows_of
+from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.sandbox import Ran, Sandbox
+from arpo.envs.desktop.shims import SHOWN
+
+HOME = "/home/user"
+COMMAND_S = 120.0  # as OSWorld's server has it
+VIDEO = """3gp 3gpp 3gpp2 avi divx dv fli flv mp2t mp4 mp4v-es mpeg mpeg-system msvideo ogg quicktime vnd.divx
+vnd.mpegurl vnd.rn-realvideo webm x-anim x-avi x-flc x-fli x-flv x-m4v x-matroska x-mpeg x-mpeg-system x-mpeg2 x-ms-asf
+x-ms-asf-plugin x-ms-asx x-ms-wm x-ms-wmv x-ms-wmx x-ms-wvx x-msvideo x-nsv x-ogm x-theora""".split()
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What getters work on."""
+
+    sandbox: Sandbox
+    cache: Path  # a folder of this rollout's own
+    files: Files
+    answer: str  # what the agent said when it finished
+
+    def read(self, path: str) -> bytes | None:
+        """A file inside; None where it cannot be read."""
+        try:
+            return self.sandbox.read(_at_home(path))
+        except ValueError:
+            return None
+
+    def run(self, command: list[str] | str, shell: bool = False) -> Ran | None:
+        """A command inside; None where there is no such program or it takes too long."""
+        if isinstance(command, list):
+            command = " ".join(command) if shell else command
+        elif not shell:
+            command = command.split()
+        try:
+            ran = self.sandbox.run(command, COMMAND_S)
+        except ValueError:
+            return None
+        return None if ran.late else ran
+
+    def keep(self, name: str, data: bytes) -> str:
+        """Put it into the cache folder; its path."""
+        place = self.cache / name
+        assert ".." not in place.parts, name
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_bytes(data)
+        return str(place)
+
+
+def _at_home(path: str) -> str:
+    return posixpath.join(HOME, path[2:] if path.startswith("~/") else path)
+
+
+def vm_command_line(machine: Machine, command: list[str] | str, shell: bool = False) -> str | None:
+    ran = machine.run(command, shell)
+    return None if ran is None else ran.out
+
+
+def vm_command_error(machine: Machine, command: list[str] | str, shell: bool = False) -> str | None:
+    ran = machine.run(command, shell)
+    return None if ran is None else ran.err
+
+
+def vm_file(
+    machine: Machine, path: Any, dest: Any = None, multi: bool = False, gives: list[int] | None = None
+) -> str | list[str | None] | None:
+    """`dest`: its name in the cache folder, else its own. `multi`: several; `gives` says which are the value."""
+    paths = path if multi else [path]
+    names = [posixpath.basename(one) for one in paths] if dest is None else dest if multi else [dest]
+    places: list[str | None] = []
+    for one, name in zip(paths, names, strict=True):
+        data = machine.read(one)
+        places.append(None if data is None else machine.keep(name, data))
+    return _given(places, gives)
+
+
+def cloud_file(
+    machine: Machine, path: Any, dest: Any, multi: bool = False, gives: list[int] | None = None
+) -> str | list[str | None] | None:
+    paths, names = (path, dest) if multi else ([path], [dest])
+    pairs = zip(paths, names, strict=True)
+    return _given([machine.keep(name, machine.files.read(url)) for url, name in pairs], gives)
+
+
+def _given(places: list[Any], gives: list[int] | None) -> Any:
+    chosen = [places[i] for i in sorted(set(gives or [0]))]
+    return chosen[0] if len(chosen) == 1 else chosen
+
+
+def cache_file(machine: Machine, path: str) -> str | None:
+    """What a step of `postconfig` kept of its output."""
+    place = machine.cache / path
+    return str(place) if place.is_file() else None
+
+
+def content_from_vm_file(machine: Machine, path: str, file_type: str, file_content: str) -> list[str] | None:
+    """Of a spreadsheet, its last row as text."""
+    if (file_type, file_content) != ("xlsx", "last_row"):
+        raise ValueError(f"content_from_vm_file has no {file_type}, {file_content}")
+    data = machine.read(path)
+    if data is None:
+        return None
+    rows = rows_of(machine.keep(posixpath.basename(path), data))
+    return [str(value) for value in rows[-1]] if rows else None
+
+
+def list_directory(machine: Machine, path: str) -> dict[str, Any] | None:
+    """{"type": "directory", "name": …, "children": [{"type": "file", "name": …}, …]}, or None where there is none."""
+    ran = machine.run(["find", _at_home(path), "-mindepth", "1", "-printf", r"%y/%P\0"])
+    if ran is None or ran.status:
+        return None
+    root: dict[str, Any] = {"type": "directory", "name": posixpath.basename(path.rstrip("/")), "children": []}
+    folders = {"": root}
+    for entry in sorted(ran.out.split("\0")[:-1], key=lambda entry: entry[2:]):
+        kind, _, below = entry.partition("/")
+        parent, _, name = below.rpartition("/")
+        node: dict[str, Any] = {"type": "directory" if kind == "d" else "file", "name": name}
+        if kind == "d":
+            node["children"] = []
+            folders[below] = node
+        folders[parent]["children"].append(node)
+    return root
+
+
+def vm_screen_size(machine: Machine) -> dict[str, int]:
+    width, height = machine.sandbox.size
+    return {"width": width, "height": height}
+
+
+def vm_window_size(machine: Machine, app_class_name: str) -> dict[str, int] | None:
+    for window in machine.sandbox.ask("windows"):
+        if app_class_name in window["class"]:
+            return {"width": window["box"][2], "height": window["box"][3]}
+    return None
+
+
+def vm_terminal_output(machine: Machine) -> str | None:
+    """What the terminal shows that was written to last."""
+    newest = "$(ls -t /dev/pts/[0-9]* | head -n 1)"
+    ran = machine.run(f"printf '\\033[i' > {newest} && sleep 0.3 && cat {SHOWN}", shell=True)  # "print the screen"
+    return None if ran is None or ran.status else "\n".join(line.rstrip() for line in ran.out.splitlines()).rstrip()
+
+
+def window_titles(machine: Machine) -> list[str]:
+    return [window["title"] for window in machine.sandbox.ask("windows")]
+
+
+def answer(machine: Machine) -> str:
+    """What the agent said when it finished."""
+    return machine.answer
+
+
+def rule(machine: Machine, rules: Any) -> Any:
+    return rules
+
+
+def vlc_config(machine: Machine, dest: str = "vlcrc") -> str | None:
+    found = vm_file(machine, "~/.config/vlc/vlcrc", dest)
+    assert not isinstance(found, list)
+    return found
+
+
+def gimp_config_file(machine: Machine, file_name: str, dest: str | None = None) -> str | None:
+    found = vm_file(machine, f"~/.config/GIMP/2.10/{file_name}", dest)
+    assert not isinstance(found, list)
+    return found
+
+
+def default_video_player(machine: Machine) -> str:
+    """The application that most kinds of video open with."""
+    kinds = " ".join(f"video/{kind}" for kind in VIDEO)
+    ran = machine.run(f"for kind in {kinds}; do xdg-mime query default $kind; done", shell=True)
+    found = Counter(ran.out.split("\n") if ran else []) - Counter({"": len(VIDEO)})
+    return found.most_common(1)[0][0] if found else "unknown"
+
+
+COMMON_GETTERS: dict[str, Callable[..., Any]] = {
+    getter.__name__: getter
+    for getter in (
+        vm_command_line, vm_command_error, vm_file, cloud_file, cache_file, content_from_vm_file, list_directory,
+        vm_terminal_output, vm_screen_size, vm_window_size, window_titles, answer, rule,
+        vlc_config, gimp_config_file, default_video_player,
+    )
+}  # fmt: skip

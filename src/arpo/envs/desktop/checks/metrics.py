@@ -1,0 +1,171 @@
+"""Comparisons that know of no application: metric(what was found, what is wanted, **options) -> 0 … 1.
+
+Names and rules are OSWorld's, and so are the forms of what is wanted (rules.py).
+"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from arpo.envs.desktop.checks.reading import Unreadable, database, image, json_of, text
+from arpo.envs.desktop.checks.rules import matches
+
+Rules = dict[str, Any]
+TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
+
+
+def exact_match(found: Any, rules: Rules) -> float:
+    return float(found == rules["expected"])
+
+
+def match_in_list(found: Any, rules: Rules) -> float:
+    return float(found in rules["expected"])
+
+
+def is_in_list(found: Any, rules: Rules) -> float:
+    return float(rules["expected"] in found)
+
+
+def literal_match(found: Any, wanted: Any, type: str = "str", ignore_case: bool = False) -> float:
+    def plain(value: Any) -> str:
+        return str(value).lower() if ignore_case else str(value)
+
+    if type == "list":
+        both = isinstance(found, list | tuple) and isinstance(wanted, list | tuple)
+        return float(both and [plain(one) for one in found] == [plain(one) for one in wanted])
+    return float(plain(found) == plain(wanted))
+
+
+def check_include_exclude(found: Any, rules: Rules) -> float:
+    included = all(part in found for part in rules.get("include", []))
+    return float(included and not any(part in found for part in rules.get("exclude", [])))
+
+
+def fuzzy_match(found: str, rules: Rules) -> float:
+    """How much of two texts is the same, from 0 to 1."""
+    return difflib.SequenceMatcher(None, found, rules["expected"], autojunk=False).ratio()
+
+
+def check_list(path: str, rules: Rules) -> float:
+    """Every pattern of `expect` is in some line of a file, and none of `unexpect` in any."""
+    lines = text(path).splitlines()
+
+    def somewhere(pattern: str) -> bool:
+        return any(re.search(pattern, line) for line in lines)
+
+    expected = all(map(somewhere, rules.get("expect", [])))
+    return float(expected and not any(map(somewhere, rules.get("unexpect", []))))
+
+
+def check_csv(path: str, rules: Rules) -> float:
+    rows = list(csv.DictReader(io.StringIO(text(path))))
+
+    def somewhere(wanted: dict[str, Any]) -> bool:
+        return any(all(row.get(key) == value for key, value in wanted.items()) for row in rows)
+
+    expected = all(map(somewhere, rules.get("expect", [])))
+    return float(expected and not any(map(somewhere, rules.get("unexpect", []))))
+
+
+def compare_text_file(path: str, wanted: str, ignore_blanks: bool = False, ignore_case: bool = False) -> float:
+    def plain(content: str) -> str:
+        content = " ".join(content.split()) if ignore_blanks else content
+        return content.lower() if ignore_case else content
+
+    return float(plain(text(path)) == plain(text(wanted)))
+
+
+def diff_text_file(path: str, wanted: str) -> float:
+    """The share of equal lines."""
+    return difflib.SequenceMatcher(None, text(path).splitlines(), text(wanted).splitlines()).ratio()
+
+
+def file_contains(path: str, rules: Rules) -> float:
+    content = text(path)
+    return float(all(part in content for part in rules["expected"]))
+
+
+def text_is(path: str, rules: Rules) -> float:
+    """The whole of a file, but for blanks at its end."""
+    return float(text(path).rstrip() == rules["expected"].rstrip())
+
+
+def check_line_number(path: str, rules: Rules) -> float:
+    """As many lines with a time of day in them as are expected."""
+    return float(sum(TIME.search(line) is not None for line in text(path).splitlines()) == int(rules["expected"]))
+
+
+def check_json(path: str, rules: Rules, is_yaml: bool = False) -> float:
+    content = json_of(path, is_yaml)
+    expected = all(matches(_below(content, one["key"]), one) for one in rules.get("expect", []))
+    return float(expected and not any(matches(_below(content, one["key"]), one) for one in rules.get("unexpect", [])))
+
+
+def check_direct_json_object(found: Any, rules: Rules) -> float:
+    """An object has the expected values; with `expect_in_result` each is part of the found one."""
+    if isinstance(found, str):
+        try:
+            found = json.loads(found.strip().replace("'", '"'))
+        except ValueError as error:
+            raise Unreadable(str(error)) from error
+    if not isinstance(found, dict):
+        return 0.0
+
+    def right(key: str, wanted: Any) -> bool:
+        value = found.get(key)
+        if not rules.get("expect_in_result", False):
+            return bool(value == wanted)
+        return value is not None and any(one in value for one in (wanted if isinstance(wanted, list) else [wanted]))
+
+    return float(all(right(key, wanted) for key, wanted in rules["expected"].items()))
+
+
+def _below(content: Any, keys: list[Any]) -> Any:
+    for key in keys:
+        try:
+            content = content[key]
+        except (LookupError, TypeError):
+            return None
+    return content
+
+
+def run_sqlite3(path: str, rules: Rules) -> float:
+    """The number that a query gives."""
+    rows = database(path, rules["sql"])
+    return float(rows[0][0] or 0) if rows else 0.0
+
+
+# Pictures.
+
+
+def check_image_size(path: str, rules: Rules) -> float:
+    width, height = image(path).size
+    return float(rules.get("width", width) == width and rules.get("height", height) == height)
+
+
+def check_pixels(path: str, rules: Rules) -> float:
+    """{"at": [[x, y, [red, green, blue]], …], "tolerance": 8}"""
+    picture, tolerance = image(path), rules.get("tolerance", 8)
+    for x, y, wanted in rules["at"]:
+        if not (0 <= x < picture.width and 0 <= y < picture.height):
+            return 0.0
+        pixel: Any = picture.getpixel((x, y))
+        if any(abs(a - b) > tolerance for a, b in zip(pixel, wanted, strict=False)):
+            return 0.0
+    return 1.0
+
+
+COMMON_METRICS: dict[str, Callable[..., float]] = {
+    metric.__name__: metric
+    for metric in (
+        exact_match, match_in_list, is_in_list, literal_match, check_include_exclude, fuzzy_match, check_list,
+        check_csv, compare_text_file, diff_text_file, file_contains, text_is, check_line_number, check_json,
+        check_direct_json_object, run_sqlite3, check_image_size, check_pixels,
+    )
+}  # fmt: skip

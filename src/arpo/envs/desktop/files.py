@@ -1,0 +1,73 @@
+"""Where the files come from that OSWorld's tasks download: a folder, or a mirror of their hub.
+
+    Files("osworld-files").read("https://huggingface.co/…/resolve/main/vlc/1a2b/cat.mp4")
+
+A folder holds what `git clone` of the hub's repository gives (vlc/1a2b/cat.mp4), or what `wget -x` does, with the
+host's name in front. A mirror (http:// or https://) is asked for the same path. Nothing is ever fetched from the
+address that a task names.
+"""
+
+from __future__ import annotations
+
+import urllib.error
+import urllib.parse
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+
+from arpo.errors import EnvError
+
+FETCH_S = 60.0
+REVISION = "/resolve/main/"  # what follows it is the path in the hub's repository
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """`where`: a folder or a mirror's address; None: there are none."""
+
+    where: str | None = None
+
+    def why_not(self, url: str) -> str:
+        """Why a file cannot be had, as far as that can be known without fetching it; empty where it can."""
+        if self.where is None:
+            return "env.files is not set: it names a folder with the files, or a mirror"
+        if self._remote or self._beside(url) is not None:
+            return ""
+        return f"env.files={self.where} has no {_paths(url)[0]}"
+
+    def read(self, url: str) -> bytes:
+        """The file, or EnvError."""
+        if why := self.why_not(url):
+            raise EnvError(f"{url}: {why}")
+        if not self._remote:
+            beside = self._beside(url)
+            assert beside is not None
+            return beside.read_bytes()
+        assert self.where is not None
+        address = f"{self.where.rstrip('/')}/{urllib.parse.quote(_paths(url)[0])}"
+        try:
+            with urllib.request.urlopen(address, timeout=FETCH_S) as reply:
+                data: bytes = reply.read()
+        except (urllib.error.URLError, TimeoutError) as error:
+            raise EnvError(f"{address}: {error}") from error
+        return data
+
+    @property
+    def _remote(self) -> bool:
+        return self.where is not None and self.where.startswith(("http://", "https://"))
+
+    def _beside(self, url: str) -> Path | None:
+        assert self.where is not None
+        for path in _paths(url):
+            found = Path(self.where).expanduser() / path
+            if ".." not in found.parts and found.is_file():
+                return found
+        return None
+
+
+def _paths(url: str) -> list[str]:
+    """Where a folder may have the file of an address, the likeliest first."""
+    parts = urllib.parse.urlsplit(url)
+    path = urllib.parse.unquote(parts.path)
+    _, found, inside = path.partition(REVISION)
+    return [inside if found else path.lstrip("/"), f"{parts.netloc}{path}"]

@@ -1,0 +1,276 @@
+"""The steps of an OSWorld task that prepare its machine: `{"type": "launch", "parameters": {…}}`, one function each.
+
+    prepare(sandbox, task, files)           all steps of a task, in order
+    finish(sandbox, task, cache, files)     those that its checker wants first ("postconfig")
+    unknown_steps(task)                     the kinds that nothing here can do: the task is refused by them
+
+A step that fails or hangs is machinery (EnvError): the agent has not begun. In `finish` it has, and a step that fails
+may be its doing: there a failure is let be, as OSWorld does, and the checker sees what there is.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.sandbox import Sandbox
+from arpo.errors import EnvError
+from arpo.types import Task
+
+COMMAND_S = 120.0  # the limit of a command, as OSWorld's server has it
+WINDOW_S = 60.0  # the limit for a program's first window, on a busy machine
+IDLE_S, SERVER_S, BUSY = 2.0, 0.1, 0.05  # nothing drawn and the processor at rest for so long: no window will come
+WAIT_S = 15.0  # for a window to appear, to come to the front or to go away, and for a program to end
+LONGEST_SLEEP_S = 300.0
+PASSWORD = "password"
+GLANCE_S = 0.03  # between two looks
+SERVERS = ("socat", "pulseaudio")  # no window is waited for
+KILLERS = ("pkill", "killall")  # they fail where there is nothing to end
+BROWSER = "google-chrome"
+OPENERS = {
+    "libreoffice --norestore": "csv doc docx odp ods odt ppt pptx rtf xls xlsx".split(),
+    "mousepad": "c cfg css ini js json log md py sh tex txt xml yaml".split(),
+    "gimp": "bmp gif jpeg jpg png tiff webp xcf".split(),
+    "vlc": "avi flac m4a mkv mov mp3 mp4 ogg ogv wav webm".split(),
+    BROWSER: "htm html pdf svg".split(),
+}  # so that it depends on nothing that this machine happens to have installed
+DEBUGGING = "http://localhost:1337/json"  # the port with which OSWorld's tasks start their browser
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What steps work on."""
+
+    sandbox: Sandbox
+    files: Files
+    cache: Path | None = None  # where a step may keep its output for the checker; only in `finish`
+
+
+def prepare(sandbox: Sandbox, task: Task, files: Files | None = None) -> None:
+    place = Place(sandbox, files or Files())
+    for step in task.setup["config"]:
+        # That a command fails may be what makes a task infeasible: there is no user Charles.
+        may_fail = contextlib.nullcontext() if task.feasible else contextlib.suppress(CommandFailed)
+        with _failing(task, step), may_fail:
+            STEPS[step["type"]](place, **_filled(step["parameters"], sandbox.size))
+
+
+def finish(sandbox: Sandbox, task: Task, cache: Path, files: Files) -> None:
+    place = Place(sandbox, files, cache)
+    for step in task.evaluator.get("postconfig", []):
+        with contextlib.suppress(StepFailed), _failing(task, step):
+            STEPS[step["type"]](place, **_filled(step["parameters"], sandbox.size))
+    sandbox.ask("windows")  # a lost machine is no failed step
+
+
+def unknown_steps(task: Task) -> list[str]:
+    steps = [*task.setup["config"], *task.evaluator.get("postconfig", [])]
+    return sorted({step["type"] for step in steps} - STEPS.keys())
+
+
+class CommandFailed(ValueError):
+    """A command ended with another status than 0."""
+
+
+class StepFailed(EnvError):
+    """A step did not do what it should; the machine is as well as it was."""
+
+
+@contextlib.contextmanager
+def _failing(task: Task, step: dict[str, Any]) -> Iterator[None]:
+    try:
+        yield
+    except (ValueError, TypeError) as error:  # refused inside, or parameters that the step does not have
+        raise StepFailed(f"{task.id}: the setup step {step['type']} failed: {error}") from error
+
+
+def _filled(value: Any, size: tuple[int, int]) -> Any:
+    """OSWorld's placeholders in the texts of a step."""
+    if isinstance(value, dict):
+        return {key: _filled(one, size) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_filled(one, size) for one in value]
+    if not isinstance(value, str):
+        return value
+    width, height = size
+    values = {"CLIENT_PASSWORD": PASSWORD, "SCREEN_WIDTH": width, "SCREEN_HEIGHT": height}
+    values |= {"SCREEN_WIDTH_HALF": width // 2, "SCREEN_HEIGHT_HALF": height // 2}
+    for name, filling in values.items():
+        value = value.replace(f"{{{name}}}", str(filling))
+    return value
+
+
+def _words(command: list[str] | str, shell: bool | str) -> list[str] | str:
+    """A line for the shell, or words. OSWorld writes shell as a truth value or as text."""
+    if shell in (True, "true"):
+        return " ".join(command) if isinstance(command, list) else command
+    return command.split() if isinstance(command, str) else command
+
+
+# Programs and commands.
+
+
+def launch(place: Place, command: list[str] | str, shell: bool | str = False) -> None:
+    """Until it shows a window, has ended, or waits for something without one."""
+    words = _words(command, shell)
+    sandbox, before = place.sandbox, _windows(place)
+    if words[0] in KILLERS:
+        return _end(place, list(words))
+    pid = sandbox.launch(words)
+    deadline, rested_s = time.monotonic() + WINDOW_S, 0.0
+    idle_s = SERVER_S if words[0] in SERVERS else IDLE_S
+    while _windows(place) <= before:
+        status = sandbox.ask("status", pid=pid)
+        if status:
+            raise ValueError(f"{words} ended with status {status}")
+        if rested_s >= idle_s or status is not None:
+            return
+        if time.monotonic() > deadline:
+            raise ValueError(f"{words}: neither a window nor rest within {WINDOW_S:g} s")
+        found = sandbox.ask("settle", limit_s=2 * GLANCE_S, quiet_s=GLANCE_S, busy=BUSY)
+        rested_s = rested_s + found["settle_s"] if found["settled"] else 0.0
+
+
+def _end(place: Place, words: list[str]) -> None:
+    """End programs, and go on when they have: the next step may start them again."""
+    place.sandbox.run(words, COMMAND_S)
+    _wait(lambda: place.sandbox.run(["pgrep", *words[1:]]).status != 0, " ".join(words))
+
+
+def execute(
+    place: Place,
+    command: list[str] | str,
+    shell: bool | str = False,
+    stdout: str = "",
+    stderr: str = "",
+) -> None:
+    """`stdout`, `stderr`: keep the output under this name for the checker."""
+    ran = place.sandbox.run(_words(command, shell), COMMAND_S)
+    for name, said in ((stdout, ran.out), (stderr, ran.err)):
+        if name and place.cache is not None:
+            (place.cache / Path(name).name).write_text(said)
+    if ran.late:
+        raise ValueError(f"{command}: took more than {COMMAND_S:g} s")
+    if ran.status:
+        raise CommandFailed(f"{command}: status {ran.status}: {' '.join(ran.err.split())[-200:]}")
+
+
+def open_file(place: Place, path: str) -> None:
+    """With the program that is its kind's, until a window has its name; an address with the browser."""
+    if "://" in path:
+        return launch(place, [BROWSER, path])
+    if place.sandbox.run(["test", "-e", path]).status:
+        raise ValueError(f"{path}: there is no such file")
+    program = next((words for words, kinds in OPENERS.items() if path.rpartition(".")[2].lower() in kinds), "xdg-open")
+    launch(place, [*program.split(), path])
+    if not program.startswith((BROWSER, "vlc")):  # a page and a film have titles of their own
+        name = Path(path).stem
+        _wait(lambda: any(name in window["title"] for window in place.sandbox.ask("windows")), path, WINDOW_S)
+
+
+def sleep(place: Place, seconds: float) -> None:
+    if not 0 <= seconds <= LONGEST_SLEEP_S:
+        raise ValueError(f"{seconds} s: must be from 0 to {LONGEST_SLEEP_S:g}")
+    time.sleep(seconds)
+
+
+def download(place: Place, files: list[dict[str, str]]) -> None:
+    for file in files:
+        place.sandbox.write(file["path"], place.files.read(file["url"]))
+
+
+# Windows.
+
+
+def activate_window(place: Place, window_name: str, strict: bool = False, by_class: bool = False) -> None:
+    number = _window(place, window_name, strict, by_class)
+    place.sandbox.ask("activate", window=number)
+    _wait(lambda: any(one["active"] for one in place.sandbox.ask("windows") if one["id"] == number), window_name)
+
+
+def close_window(place: Place, window_name: str, strict: bool = False, by_class: bool = False) -> None:
+    number = _window(place, window_name, strict, by_class)
+    place.sandbox.ask("close_window", window=number)
+    _wait(lambda: number not in _windows(place), window_name)
+
+
+def _window(place: Place, name: str, strict: bool, by_class: bool) -> int:
+    """The highest that is called so; it may be about to appear."""
+    found: list[int] = []
+
+    def there() -> bool:
+        for window in place.sandbox.ask("windows"):
+            names = [".".join(window["class"]), *window["class"]] if by_class else [window["title"]]
+            if any(one == name if strict else name in one for one in names):
+                found.append(window["id"])
+        return bool(found)
+
+    _wait(there, f"there is no window {name!r}")
+    return found[-1]
+
+
+def _windows(place: Place) -> set[int]:
+    return {window["id"] for window in place.sandbox.ask("windows")}
+
+
+def _wait(done: Callable[[], bool], what: str, limit_s: float | None = None) -> None:
+    limit_s = WAIT_S if limit_s is None else limit_s
+    deadline = time.monotonic() + limit_s
+    while not done():
+        if time.monotonic() > deadline:
+            raise ValueError(f"{what}: nothing happened within {limit_s:g} s")
+        time.sleep(0.02)
+
+
+# The browser's tabs.
+
+
+def chrome_open_tabs(place: Place, urls_to_open: list[str]) -> None:
+    """And the page that it started with goes."""
+    before = _pages(place)
+    for url in urls_to_open:
+        _devtools(place, f"new?{url}", "PUT")
+    for page in before:
+        if page["url"].startswith(("chrome://newtab", "chrome://new-tab-page", "about:blank")):
+            _devtools(place, f"close/{page['id']}")
+
+
+def chrome_close_tabs(place: Place, urls_to_close: list[str]) -> None:
+    for page in _pages(place):
+        if page["url"].rstrip("/") in {url.rstrip("/") for url in urls_to_close}:
+            _devtools(place, f"close/{page['id']}")
+
+
+def _pages(place: Place) -> list[dict[str, str]]:
+    return [page for page in json.loads(_devtools(place, "list")) if page["type"] == "page"]
+
+
+def _devtools(place: Place, what: str, method: str = "GET") -> str:
+    program = (
+        "import sys, urllib.request as r; "
+        "print(r.urlopen(r.Request(sys.argv[1], method=sys.argv[2]), timeout=10).read().decode())"
+    )
+    ran = place.sandbox.run(["python3", "-c", program, f"{DEBUGGING}/{what}", method], COMMAND_S)
+    if ran.status:
+        raise ValueError(f"the browser's debugging port 1337 does not answer: {ran.err.strip().splitlines()[-1]}")
+    return ran.out
+
+
+STEPS: dict[str, Callable[..., None]] = {
+    "launch": launch,
+    "execute": execute,
+    "command": execute,
+    "open": open_file,
+    "sleep": sleep,
+    "download": download,
+    "activate_window": activate_window,
+    "close_window": close_window,
+    "chrome_open_tabs": chrome_open_tabs,
+    "chrome_close_tabs": chrome_close_tabs,
+}

@@ -1,0 +1,446 @@
+"""Checkers see what is there; a file that an agent spoiled scores 0, a checker that fails is machinery."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from arpo.envs.desktop import delegate
+from arpo.envs.desktop.checks import METRICS, missing_checks, score
+from arpo.envs.desktop.checks.documents import paragraphs
+from arpo.envs.desktop.checks.getters import HOME
+from arpo.envs.desktop.checks.reading import Unreadable
+from arpo.envs.desktop.checks.tables import cells, rows_of, sheets_of
+from arpo.envs.desktop.delegate import Client
+from arpo.envs.desktop.needs import refuse
+from arpo.envs.desktop.sandbox import Sandbox
+from arpo.errors import ConfigError, EnvError, TaskError
+from arpo.types import Task
+
+Start = Callable[..., Sandbox]
+Json = dict[str, Any]
+
+
+def task_of(func: Any, result: Any, expected: Any = None, **evaluator: Any) -> Task:
+    evaluator = {"func": func, "result": result, "expected": expected, **evaluator}
+    return Task("t-1", "os", "Do it.", "desktop", {"config": []}, evaluator, "mine")
+
+
+def rule(rules: Any) -> Json:
+    return {"type": "rule", "rules": rules}
+
+
+def said(command: str) -> Json:
+    return {"type": "vm_command_line", "command": command, "shell": True}
+
+
+# Metrics, each with what it takes for right and what for wrong.
+
+PAIRS: list[tuple[str, Any, Any, Any, Json]] = [
+    ("exact_match", "a\n", "a", {"expected": "a\n"}, {}),
+    ("match_in_list", "Bing", "Google", {"expected": ["Bing", "Microsoft Bing"]}, {}),
+    ("is_in_list", ["a", "b"], ["b"], {"expected": "a"}, {}),
+    ("literal_match", "Yes", "no", "yes", {"ignore_case": True}),
+    ("literal_match", ["A", "b"], ["a"], ["a", "B"], {"ignore_case": True, "type": "list"}),
+    ("check_include_exclude", "43 132 ok", "43 132 error", {"include": ["43 132"], "exclude": ["error"]}, {}),
+    ("check_direct_json_object", "{'a': 1, 'b': 2}", "{'a': 2}", {"expected": {"a": 1}}, {}),
+    (
+        "check_direct_json_object",
+        {"a": "one, two"},
+        {"a": "two"},
+        {"expected": {"a": "one"}, "expect_in_result": True},
+        {},
+    ),
+    ("is_utc_0", "\n\n\n  Time zone: Etc/UTC (UTC, +0000)", "\n\n\n  Time zone: CET (CET, +0100)", None, {}),
+    ("check_gnome_favorite_apps", "['b', 'a']\n", "['a', 'b', 'c']\n", {"expected": ["a", "b"]}, {}),
+    ("is_vlc_fullscreen", {"width": 4, "height": 3}, {"width": 4, "height": 2}, {"width": 4, "height": 3}, {}),
+    (
+        "check_font_size",
+        {"default_font_size": 24},
+        {"default_font_size": 16},
+        {"type": "range", "min": 16, "max": 99},
+        {},
+    ),
+    (
+        "check_history_deleted",
+        [("http://a", "", 0)],
+        [("http://b/c", "", 0)],
+        {"type": "keywords", "keywords": ["b"]},
+        {},
+    ),
+    ("is_expected_tabs", [{"url": "http://a/"}], [{"url": "http://b"}], {"type": "url", "urls": ["http://a"]}, {}),
+]
+FILES: list[tuple[str, str, str, Any, Json]] = [
+    ("check_list", "one\ntwo 2", "one\ntwo", {"expect": ["^o.e$", r"\d"], "unexpect": ["three"]}, {}),
+    ("check_csv", "a,b\n1,2\n", "a,b\n1,3\n", {"expect": [{"a": "1", "b": "2"}], "unexpect": [{"b": "3"}]}, {}),
+    ("file_contains", "one two", "one", {"expected": ["one", "two"]}, {}),
+    ("text_is", "one\n", "one!\n", {"expected": "one"}, {}),
+    ("check_line_number", "12:00:01 a\n12:00:02 b\nc", "12:00:01", {"expected": "2"}, {}),
+    ("check_json", '{"a": [1, 2]}', '{"a": [1]}', {"expect": [{"key": ["a", 1], "method": "eq", "ref": 2}]}, {}),
+    ("check_json", '{"a": 3.04}', '{"a": "x"}', {"expect": [{"key": ["a"], "method": "approx:0.1", "ref": 3}]}, {}),
+    ("check_json", "a: xyz", "a: abc", {"unexpect": [{"key": ["a"], "method": "re", "ref": "^ab"}]}, {"is_yaml": True}),
+    ("check_cells", "n,v\nx,2.5\n", "n,v\nx,2\n", {"A1": "n", "B2": 2.5, "C9": None}, {}),
+    ("check_qt_bgcone", "[qt]\nqt-bgcone=0\n", "qt-bgcone=1\n", {"expected_qt_bgcone": 0}, {}),
+    ("check_play_and_exit", "#play-and-exit=1\n", "play-and-exit=1\n", {"expected_play_and_exit": 0}, {}),
+    ("check_qt_slider_colours", "qt-slider-colours=1;2;3\n", "qt-slider-colours=1;2;200\n", {"type": "blackish"}, {}),
+    ("is_vlc_recordings_folder", "input-record-path=/a\n", "input-record-path=/b\n", {"recording_file_path": "/a"}, {}),
+    ("check_global_key_play_pause", "global-key-play-pause=F3\n", "", {"expected_global_key_play_pause": 1}, {}),
+    ("check_config_status", "# x\n(theme Light)\n", "(theme Dark)\n", {"key": "theme", "value": "Light"}, {}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "right", "wrong", "wanted", "options"), PAIRS, ids=[one[0] for one in PAIRS])
+def test_a_metric_tells_right_values_from_wrong_ones(
+    name: str, right: Any, wrong: Any, wanted: Any, options: Json
+) -> None:
+    arguments = [] if wanted is None else [wanted]
+    assert (METRICS[name](right, *arguments, **options), METRICS[name](wrong, *arguments, **options)) == (1.0, 0.0)
+
+
+@pytest.mark.parametrize(("name", "right", "wrong", "wanted", "options"), FILES, ids=[one[0] for one in FILES])
+def test_a_metric_tells_right_files_from_wrong_ones(
+    name: str, right: str, wrong: str, wanted: Any, options: Json, tmp_path: Path
+) -> None:
+    scores = []
+    for text in (right, wrong):
+        (path := tmp_path / "found.csv").write_text(text)
+        scores.append(METRICS[name](str(path), wanted, **options))
+    assert scores == [1.0, 0.0]
+
+
+def test_texts_are_compared_with_or_without_blanks_and_case(tmp_path: Path) -> None:
+    ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
+    Path(ours).write_text("One  two\n")
+    Path(theirs).write_text("one two")
+    compare = METRICS["compare_text_file"]
+    assert [compare(ours, theirs), compare(ours, theirs, ignore_blanks=True), compare(theirs, theirs)] == [0, 0, 1]
+    assert compare(ours, theirs, ignore_blanks=True, ignore_case=True) == 1
+    assert METRICS["fuzzy_match"]("abcd", {"expected": "abce"}) == 0.75
+    assert METRICS["diff_text_file"](ours, ours) == 1
+
+
+def test_pictures_are_looked_at(tmp_path: Path) -> None:
+    path = str(tmp_path / "p.png")
+    Image.new("RGB", (8, 6), (250, 0, 0)).save(path)
+    size, pixels = METRICS["check_image_size"], METRICS["check_pixels"]
+    assert [size(path, {"width": 8, "height": 6}), size(path, {"height": 6}), size(path, {"width": 6})] == [1, 1, 0]
+    assert pixels(path, {"at": [[0, 0, [255, 0, 0]], [7, 5, [250, 0, 0]]]}) == 1
+    assert pixels(path, {"at": [[0, 0, [255, 0, 0]]], "tolerance": 2}) == 0
+    assert pixels(path, {"at": [[8, 0, [250, 0, 0]]]}) == 0
+
+
+@pytest.mark.slow
+@pytest.mark.desktop("libreoffice")
+def test_what_libreoffice_writes_is_read_whatever_its_format(start: Start, tmp_path: Path) -> None:
+    sandbox = start()
+    sandbox.write(f"{HOME}/t.csv", b"name,sum\nTea & co,12.5\n,7\n")
+    sandbox.write(f"{HOME}/t.txt", "Dear Ünal,\n\ncome  now!".encode())
+    for kind, source in (("xlsx", "t.csv"), ("ods", "t.csv"), ("docx", "t.txt"), ("odt", "t.txt")):
+        assert sandbox.run(["libreoffice", "--headless", "--convert-to", kind, source]).status == 0
+        (tmp_path / f"t.{kind}").write_bytes(sandbox.read(f"{HOME}/t.{kind}"))
+    for kind in ("xlsx", "ods"):
+        table = str(tmp_path / f"t.{kind}")
+        assert cells(table) == {"A1": "name", "B1": "sum", "A2": "Tea & co", "B2": 12.5, "B3": 7.0}
+        assert rows_of(table) == [["name", "sum"], ["Tea & co", 12.5], [None, 7.0]]
+        assert list(sheets_of(table)) == ["t"]
+        assert METRICS["compare_table"](table, str(tmp_path / "t.ods"), rules=RULES) == 1
+        assert METRICS["compare_table"](table, rules=[{**RULES[1], "coordinate": "B3"}]) == 0
+    for kind in ("docx", "odt"):
+        text = str(tmp_path / f"t.{kind}")
+        assert paragraphs(text) == ["Dear Ünal,", "", "come  now!"]
+        assert METRICS["check_paragraphs"](text, {"expected": ["Dear Ünal,", "come  now!"]}) == 1
+        assert METRICS["document_contains"](text, {"expected": ["Ünal", "go"]}) == 0
+        assert METRICS["compare_docx_files"](text, str(tmp_path / "t.odt")) == 1
+
+
+RULES: list[Json] = [
+    {"type": "sheet_data", "sheet_idx0": 0, "sheet_idx1": "EI0"},
+    {"type": "check_cell", "sheet_idx": 0, "coordinate": "B2", "props": {"value": {"method": "approx:1", "ref": 12}}},
+    {"type": "sheet_name"},
+]
+
+
+@pytest.mark.parametrize("data", [b"", b"PK\x03\x04 broken", b"\xff\xfe\x00", b"<a><b></a>"], ids=repr)
+def test_a_file_that_is_not_what_it_should_be_is_unreadable(data: bytes, tmp_path: Path) -> None:
+    path = str(tmp_path / "found")
+    Path(path).write_bytes(data)
+    wanted: Json = {"expected": ["x"], "width": 1, "at": [], "minutes": 3, "sql": "SELECT 1 FROM a", "expect": []}
+    for name in (
+        "check_cells",
+        "check_paragraphs",
+        "check_image_size",
+        "check_json",
+        "check_auto_saving_time",
+        "run_sqlite3",
+    ):
+        if (name, data) != ("check_json", b""):
+            with pytest.raises(Unreadable):
+                METRICS[name](path, wanted)
+
+
+# Scores.
+
+
+@pytest.mark.desktop
+def test_metrics_are_joined_as_osworld_joins_them(start: Start) -> None:
+    sandbox = start()
+    half, whole, none = said("echo -n ab"), said("echo -n abcd"), said("echo -n xy")
+    wanted = rule({"expected": "abcd"})
+
+    def both(first: Json, second: Json, conj: str) -> float:
+        return score(sandbox, task_of(["fuzzy_match"] * 2, [first, second], [wanted] * 2, conj=conj), "")
+
+    assert both(whole, half, "and") == pytest.approx((1 + 2 / 3) / 2)
+    assert both(whole, none, "and") == 0
+    assert both(half, none, "or") == pytest.approx(2 / 3)
+    assert score(sandbox, task_of("exact_match", {"type": "answer"}, rule({"expected": "42"})), "42") == 1
+    assert score(sandbox, task_of("is_utc_0", said("echo 'Time zone: UTC (UTC, +0000)'")), "") == 1
+
+
+@pytest.mark.desktop
+def test_a_missing_value_and_a_spoiled_file_score_0_and_a_broken_checker_is_machinery(start: Start) -> None:
+    sandbox = start()
+    sandbox.write(f"{HOME}/t.xlsx", b"not a spreadsheet")
+    for result in (
+        {"type": "vm_file", "path": f"{HOME}/none.csv", "dest": "none.csv"},
+        {"type": "vm_file", "path": f"{HOME}/t.xlsx", "dest": "t.xlsx"},
+        {"type": "vm_file", "path": HOME, "dest": "folder"},
+        {"type": "vm_file", "path": [f"{HOME}/t.xlsx", "/none"], "dest": ["a", "b"], "multi": True, "gives": [0, 1]},
+        {"type": "vm_command_line", "command": ["no-such-program"]},
+    ):
+        assert score(sandbox, task_of("check_cells", result, rule({"A1": 1})), "") == 0
+    with pytest.raises(EnvError, match=r"^t-1: its checker failed: KeyError: 'expected'$"):
+        score(sandbox, task_of("exact_match", said("true"), rule({})), "")
+
+
+@pytest.mark.desktop
+def test_each_score_has_a_cache_folder_of_its_own_that_goes_with_it(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sandbox = start()
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    sandbox.write(f"{HOME}/a.txt", b"one")
+    last = [{"type": "execute", "parameters": {"command": "cat a.txt", "shell": True, "stdout": "kept"}}]
+    task = task_of("text_is", {"type": "cache_file", "path": "kept"}, rule({"expected": "one"}), postconfig=last)
+    assert score(sandbox, task, "") == 1
+    task = task_of("text_is", {"type": "cache_file", "path": "kept"}, rule({"expected": "one"}))
+    assert score(sandbox, task, "") == 0  # nothing is left of the one before
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.desktop("xterm")
+def test_windows_terminals_and_folders_are_seen(start: Start) -> None:
+    sandbox = start()
+    sandbox.launch(["xterm", "-T", "mine", "-e", "sh", "-c", "echo hello there; exec sleep 100"])
+    sandbox.run("mkdir -p d/e && touch d/b d/a d/e/c")
+    tree = {
+        "type": "directory",
+        "name": "d",
+        "children": [
+            {"type": "file", "name": "a"},
+            {"type": "file", "name": "b"},
+            {"type": "directory", "name": "e", "children": [{"type": "file", "name": "c"}]},
+        ],
+    }
+    while not sandbox.ask("windows"):
+        sandbox.ask("settle", limit_s=0.1, quiet_s=0.1, busy=1.0)
+    sandbox.ask("settle", limit_s=2.0, quiet_s=0.3, busy=0.1)
+    expected = {
+        "window_titles": ["mine"],
+        "vm_terminal_output": "hello there",
+        "list_directory": tree,
+        "vm_screen_size": {"width": 640, "height": 480},
+    }
+    for getter, value in expected.items():
+        result = {"type": getter} | ({"path": f"{HOME}/d"} if getter == "list_directory" else {})
+        assert score(sandbox, task_of("exact_match", result, rule({"expected": value})), "") == 1, getter
+
+
+@pytest.mark.desktop
+def test_the_browsers_profile_is_read(start: Start) -> None:
+    sandbox = start()
+    fresh = {"enable_do_not_track": "false", "new_startup_page": "true", "default_search_engine": "Google"}
+    for getter, value in fresh.items():
+        assert score(sandbox, task_of("exact_match", {"type": getter}, rule({"expected": value})), "") == 1
+    settings = {
+        "enable_do_not_track": True,
+        "session": {"restore_on_startup": 4},
+        "profile": {"name": "Thomas", "default_content_setting_values": {"cookies": 4}},
+        "safebrowsing": {"enabled": True},
+        "default_search_provider_data": {"template_url_data": {"short_name": "Bing"}},
+    }
+    bar = {"children": [{"type": "folder", "name": "Favorites", "children": []}, {"type": "url", "url": "http://a"}]}
+    profile = f"{HOME}/.config/google-chrome/Default"
+    sandbox.write(f"{profile}/Preferences", json.dumps(settings).encode())
+    sandbox.write(f"{profile}/Bookmarks", json.dumps({"roots": {"bookmark_bar": bar}}).encode())
+    expected = {
+        "enable_do_not_track": "true", "new_startup_page": "false", "profile_name": "Thomas",
+        "default_search_engine": "Bing", "data_delete_automacally": "true", "enable_safe_browsing": "true",
+        "enable_enhanced_safety_browsing": "false",
+    }  # fmt: skip
+    for getter, value in expected.items():
+        assert score(sandbox, task_of("exact_match", {"type": getter}, rule({"expected": value})), "") == 1, getter
+    for rules in (
+        {"type": "bookmark_bar_folders_names", "names": ["Favorites"]},
+        {"type": "bookmark_bar_websites_urls", "urls": ["http://a"]},
+    ):
+        assert score(sandbox, task_of("is_expected_bookmarks", {"type": "bookmarks"}, rule(rules)), "") == 1
+
+
+# What is not here.
+
+
+def test_checkers_that_are_not_here_are_named_with_their_options() -> None:
+    file = {"type": "vm_file", "path": "/a", "dest": "a"}
+    assert missing_checks(task_of("exact_match", said("ls"), rule({}))) == []
+    assert missing_checks(task_of("infeasible", None)) == []
+    assert missing_checks(task_of(["compare_pdfs", "exact_match"], [file, {"type": "page_info", "url": "x"}])) == [
+        "compare_pdfs",
+        "page_info",
+    ]
+    assert missing_checks(task_of("compare_docx_files", file, file, options={"fuzzy_match": True})) == [
+        "compare_docx_files (fuzzy_match)"
+    ]
+    assert missing_checks(task_of("exact_match", {**file, "time_suffix": True})) == ["vm_file (time_suffix)"]
+    rules = [*RULES, {"type": "chart"}, {"type": "check_cell", "props": {"bgcolor": {}}}]
+    assert missing_checks(task_of("compare_table", file, file, options={"rules": rules})) == [
+        "compare_table (chart)",
+        "compare_table (check_cell of style)",
+    ]
+    with pytest.raises(TaskError) as refused:
+        refuse(task_of("compare_pdfs", file, file), {})
+    assert str(refused.value) == (
+        "t-1: this environment lacks its checkers compare_pdfs; OSWorld's client may have them: "
+        "set env.osworld_python to its interpreter"
+    )
+
+
+# OSWorld's evaluators, by their own interpreter. A stand-in package shows the conversation, the client the real thing.
+
+STANDIN = """
+import os
+def compare_pdfs(found, wanted, scale=1.0):
+    print("chatter")
+    return scale * (open(found).read() == open(wanted).read())
+def dies(found): os._exit(3)
+def raises(found): raise RuntimeError("no good")
+"""
+STANDIN_GETTERS = """
+import os
+def get_twice(env, config):
+    text = env.controller.get_file(config["path"]).decode()
+    path = os.path.join(env.cache_dir, "twice")
+    open(path, "w").write(text * 2)
+    return path if env.controller.get_file("/none") is None else None
+def get_over_http(env, config): return env.vm_ip
+def get_by_way_of(env, config): return get_over_http(env, config)
+def get_unknown_call(env, config): return env.controller.start_recording()
+"""
+
+
+@pytest.fixture
+def standin(tmp_path: Path) -> Iterator[Client]:
+    folder = tmp_path / "lib" / "desktop_env" / "evaluators"
+    folder.mkdir(parents=True)
+    for init in (folder.parent / "__init__.py", folder / "__init__.py"):
+        init.touch()
+    (folder / "metrics.py").write_text(STANDIN)
+    (folder / "getters.py").write_text(STANDIN_GETTERS)
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/lib exec {sys.executable} -S "$@"\n')
+    python.chmod(0o755)
+    client = delegate.client(str(python))
+    yield client
+    client.close()
+
+
+@pytest.mark.desktop
+def test_other_checkers_are_asked_of_the_osworld_interpreter(start: Start, standin: Client, tmp_path: Path) -> None:
+    sandbox = start()
+    sandbox.write(f"{HOME}/a.txt", b"ab")
+    sandbox.write(f"{HOME}/b.txt", b"abab")
+    twice = {"type": "twice", "path": f"{HOME}/a.txt"}
+    file = {"type": "vm_file", "path": f"{HOME}/b.txt", "dest": "b.txt"}
+    task = task_of("compare_pdfs", twice, file, options={"scale": 0.5})
+    assert missing_checks(task, standin) == []
+    assert score(sandbox, task, "", osworld=standin) == 0.5
+    for getter in ("over_http", "by_way_of", "unknown_call"):
+        assert missing_checks(task_of("exact_match", {"type": getter}), standin) == [getter]
+    with pytest.raises(EnvError, match=r"evaluator raises failed: RuntimeError: no good"):
+        score(sandbox, task_of("raises", file), "", osworld=standin)
+    with pytest.raises(EnvError, match="ended"):
+        score(sandbox, task_of("dies", file), "", osworld=standin)
+    assert score(sandbox, task, "", osworld=standin) == 0.5  # there is a new one
+
+
+def test_an_interpreter_without_osworlds_client_is_the_users_error(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"has not got OSWorld's client: ModuleNotFoundError"):
+        Client(sys.executable).has_metric("compare_pdfs")
+    with pytest.raises(ConfigError, match=r"^env\.osworld_python=.*/none: No such file"):
+        Client(str(tmp_path / "none")).has_metric("compare_pdfs")
+
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+PYTHON = CACHE / "arpo" / "osworld-client" / "bin" / "python"
+
+
+@pytest.mark.slow
+@pytest.mark.desktop
+@pytest.mark.skipif(not PYTHON.exists(), reason="OSWorld's client is not installed: `make osworld-client` does it")
+def test_osworlds_client_scores_what_is_not_here(start: Start) -> None:
+    sandbox = start()
+    settings = json.dumps({"editor.fontSize": 20}).encode()
+    sandbox.write(f"{HOME}/settings.json", settings)
+    sandbox.write(f"{HOME}/Desktop/web.desktop", b"[Desktop Entry]\nName=Web\n")
+    client = Client(str(PYTHON))
+    try:
+        for size, expected in ((20, 1.0), (21, 0.0)):
+            file = {"type": "vm_file", "path": f"{HOME}/settings.json", "dest": "settings.json"}
+            task = task_of("check_json_settings", file, rule({"expected": {"editor.fontSize": size}}))
+            assert missing_checks(task) == ["check_json_settings"] and missing_checks(task, client) == []
+            assert score(sandbox, task, "", osworld=client) == expected
+        shortcut = task_of(
+            "is_shortcut_on_desktop", {"type": "shortcuts_on_desktop"}, rule({"type": "name", "name": "Web"})
+        )
+        assert score(sandbox, shortcut, "", osworld=client) == 1.0
+    finally:
+        client.close()
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not PYTHON.exists(), reason="OSWorld's client is not installed: `make osworld-client` does it")
+def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
+    client = Client(str(PYTHON))
+    differ, compared = [], 0
+    try:
+        for name, right, wrong, wanted, options in [*PAIRS, *FILES]:
+            if not client.has_metric(name):
+                continue
+            for found in (right, wrong):
+                if (name, right, wrong, wanted, options) in FILES:
+                    (path := tmp_path / "found.csv").write_text(found)
+                    found = str(path)
+                arguments = [found] if wanted is None else [found, wanted]
+                compared += 1
+                if client.metric(name, arguments, options) != METRICS[name](*arguments, **options):
+                    differ.append((name, found))
+    finally:
+        client.close()
+    assert differ == [] and compared > 40
+
+
+def test_the_worker_needs_nothing_of_ours() -> None:
+    worker = Path(delegate.__file__).with_name("osworld_worker.py")
+    said = subprocess.run(
+        [sys.executable, "-I", "-S", str(worker)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+    )
+    assert json.loads(said.stdout)["error"].startswith("ModuleNotFoundError: No module named 'desktop_env'")
