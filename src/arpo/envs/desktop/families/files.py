@@ -1,0 +1,148 @@
+"""Tasks for PCManFM, a file manager."""
+
+from __future__ import annotations
+
+from arpo.agent.actions import Type
+from arpo.envs.desktop.families.base import (
+    HOME,
+    Family,
+    Look,
+    Moves,
+    Params,
+    click,
+    folder,
+    impossible,
+    launch,
+    press,
+    shell_says,
+    task,
+    write,
+)
+from arpo.types import Json
+
+APPS = ("pcmanfm",)
+ICON_X, ICON_Y, ICON_STEP = 206, 97, 94.5  # the first icon's middle in the window, and the way to the next
+
+
+def _rename(p: Params) -> Json:
+    after = sorted({*p["files"], p["new"]} - {p["old"]})
+    return task(
+        f"Rename the file {p['old']} to {p['new']}.",
+        _config(p),
+        shell_says('cd "$1" && ls -1 && cat "$2"', "\n".join(after) + f"\n{_text(p['old'])}", _place(p), p["new"]),
+    )
+
+
+def _rename_script(look: Look, p: Params) -> Moves:
+    yield from _select(look, p, p["old"])
+    yield from press("Rename it.", "f2")
+    look.window("Rename File")
+    yield from press("The name without its ending is selected; take all of it.", "ctrl a")
+    yield "Type the new name and confirm.", Type(f"{p['new']}\n")
+    look.file(f"{_place(p)}/{p['new']}")
+
+
+def _folder(p: Params) -> Json:
+    return task(
+        f"Make a new folder called '{p['new']}' in {p['at']}.",
+        _config(p),
+        shell_says('cd "$1" && find . -type d', f".\n./{p['new']}\n", _place(p)),
+    )
+
+
+def _folder_script(look: Look, p: Params) -> Moves:
+    look.window(p["at"])
+    yield from press("Ask for a new folder.", "ctrl shift n")
+    look.window("Creating New Folder")
+    yield "Type its name and confirm.", Type(f"{p['new']}\n")
+    look.says(f"ls {_place(p)}", p["new"])
+
+
+def _move(p: Params) -> Json:
+    verb = "Copy" if p["copy"] else "Move"
+    rest = sorted(p["files"] if p["copy"] else {*p["files"]} - {p["file"]})
+    listing = "\n".join([".:", *sorted([*rest, p["to"]]), "", f"{p['to']}:", p["file"]]) + "\n"
+    return task(
+        f"{verb} the file {p['file']} into the folder {p['to']}.",
+        [*_config(p), folder(f"{_place(p)}/{p['to']}")],
+        shell_says('cd "$1" && LC_ALL=C ls -1 . "$2"', listing, _place(p), p["to"]),
+    )
+
+
+def _move_script(look: Look, p: Params) -> Moves:
+    yield from _select(look, p, p["file"], p["to"])
+    yield from (press("Copy it.", "ctrl c") if p["copy"] else press("Cut it.", "ctrl x"))
+    yield from press("Go to the location bar.", "ctrl l")
+    yield f"Open the folder {p['to']}.", Type(f"{_place(p)}/{p['to']}\n")
+    look.window(p["to"])
+    yield from press("Paste it here.", "ctrl v")
+    look.file(f"{_place(p)}/{p['to']}/{p['file']}", _text(p["file"]))
+    if not p["copy"]:
+        look.until(lambda: p["file"] not in look.sandbox.run(["ls", _place(p)]).out, "the end of the move")
+
+
+def _delete(p: Params) -> Json:
+    rest = sorted({*p["files"]} - {p["file"]})
+    return task(
+        f"Delete the file {p['file']} for good, without the wastebasket. Leave the others.",
+        _config(p),
+        shell_says('cd "$1" && ls -1', "\n".join(rest) + "\n", _place(p)),
+    )
+
+
+def _delete_script(look: Look, p: Params) -> Moves:
+    yield from _select(look, p, p["file"])
+    yield from press("Delete it for good.", "shift delete")
+    look.window("Confirm")
+    yield from press("Yes.", "enter")
+    look.until(lambda: p["file"] not in look.sandbox.run(["ls", _place(p)]).out, f"{p['file']} to go")
+
+
+def _config(p: Params) -> list[Json]:
+    return [
+        folder(_place(p)),
+        *(write(f"{_place(p)}/{name}", _text(name)) for name in p["files"]),
+        launch("pcmanfm", _place(p)),
+    ]
+
+
+def _place(p: Params) -> str:
+    return f"{HOME}/{p['at']}"
+
+
+def _text(name: str) -> str:
+    return f"This is {name}."
+
+
+def _select(look: Look, p: Params, name: str, *folders: str) -> Moves:
+    box = look.window(p["at"])
+    shown = [*sorted(folders), *sorted(p["files"])]  # folders come first
+    yield from click(f"Select {name}.", box, round(ICON_X + ICON_STEP * shown.index(name)), ICON_Y)
+
+
+FAMILIES = (
+    Family("files-rename", APPS, _rename, _rename_script, (
+        {"at": "Documents", "files": ["draft.txt", "notes.txt"], "old": "draft.txt", "new": "plan.txt"},
+        {"at": "Music", "files": ["song1.ogg", "song2.ogg", "song3.ogg"], "old": "song2.ogg", "new": "waltz.ogg"},
+        {"at": "Work", "files": ["budget.csv", "team.csv"], "old": "team.csv", "new": "team-2026.csv"},
+    )),
+    Family("files-folder", APPS, _folder, _folder_script, (
+        {"at": "Documents", "files": ["letter.txt"], "new": "Invoices"},
+        {"at": "Pictures", "files": [], "new": "Summer holiday"},
+    )),
+    Family("files-move", APPS, _move, _move_script, (
+        {"at": "Documents", "files": ["agenda.txt", "notes.txt"], "file": "notes.txt", "to": "Archive", "copy": False},
+        {"at": "Downloads", "files": ["manual.pdf", "ticket.pdf"], "file": "ticket.pdf", "to": "Travel", "copy": False},
+        {"at": "Documents", "files": ["cv.txt", "photo.txt"], "file": "cv.txt", "to": "Backup", "copy": True},
+        {"at": "Work", "files": ["a.log", "b.log", "c.log"], "file": "b.log", "to": "Old", "copy": True},
+    )),
+    Family("files-delete", APPS, _delete, _delete_script, (
+        {"at": "Downloads", "files": ["movie.part", "photo.jpg", "song.mp3"], "file": "movie.part"},
+        {"at": "Documents", "files": ["keep.txt", "old.txt"], "file": "old.txt"},
+    )),
+    impossible("files-impossible", APPS, _config,
+        {"at": "Documents", "files": ["agenda.txt", "minutes.txt"],
+         "say": "Rename the file invoice-2024.pdf in this folder to paid.pdf."},
+        {"at": "Music", "files": ["tune.ogg"], "say": "Burn tune.ogg to the disc in this computer's CD drive."},
+    ),
+)  # fmt: skip
