@@ -116,29 +116,55 @@ def envs_play(
         raise typer.Exit(1)
 
 
+@envs_app.command("serve")
+def envs_serve(
+    name: Annotated[str, typer.Argument(help="desktop: the one that can be served.")],
+    port: Annotated[int, typer.Option(help="On 127.0.0.1; 0 is any that is free.")] = 5000,
+    size: SizeOption = "1920x1080",
+    token: Annotated[
+        str | None, typer.Option(envvar="ARPO_TOKEN", help="What every request has to bring; best set as ARPO_TOKEN.")
+    ] = None,
+) -> None:
+    """Serve a desktop to OSWorld's own client, until Ctrl-C.
+
+    It speaks the protocol of the server in OSWorld's virtual machines, on loopback only.
+
+    \b
+    Examples:
+      arpo envs serve desktop                              prints the address for the client
+      ARPO_TOKEN=secret arpo envs serve desktop --port 0 --size 1280x720
+    """
+    from arpo.config import parse_size
+    from arpo.envs.desktop.serve import serve
+
+    serve(name, parse_size(size), port, token)
+
+
 @bench_app.command("envs")
 def bench_envs(
     env: Annotated[str, typer.Option(help="An environment of `arpo envs list`.")] = "pocket",
-    n_envs: Annotated[int, typer.Option(help="Environments that take turns on one thread.")] = 4,
-    steps: Annotated[int, typer.Option(help="Steps to time, over all of them.")] = 4000,
-    size: SizeOption = "448x280",
+    n_envs: Annotated[int | None, typer.Option(help="4 that take turns on one thread; desktop: 16 at once.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Steps to time, over all of them: 4000; desktop: 1600.")] = None,
+    size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT in pixels: 448x280; desktop: 1280x720.")] = None,
     seed: Annotated[int, typer.Option(help="Of the tasks' setups and the random actions.")] = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Time steps, resets and encoding, and weigh each further environment.
 
-    Half of the steps are the expert's and half are random; every screen is drawn.
+    Half of the steps are the expert's and half are random; every screen is drawn. Real desktops are timed with random
+    actions, and beside them OSWorld's own pacing, in some five minutes.
 
     \b
     Examples:
       arpo bench envs
       arpo bench envs --n-envs 1 --steps 10000 --json
+      arpo bench envs --env desktop
     """
     from arpo.bench import envs as bench
     from arpo.config import parse_size
     from arpo.envs.listing import print_json
 
-    numbers = bench.bench_envs(env, n_envs, steps, parse_size(size), seed)
+    numbers = bench.bench_envs(env, n_envs, steps, None if size is None else parse_size(size), seed)
     if as_json:
         print_json(numbers)
     else:

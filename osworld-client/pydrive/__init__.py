@@ -1,0 +1,1 @@
+"""Stands in for PyDrive: tasks that use it need Google. See requirements.txt."""

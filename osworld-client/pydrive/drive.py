@@ -1,0 +1,3 @@
+from pydrive.auth import GoogleAuth
+
+GoogleDrive = GoogleDriveFile = GoogleDriveFileList = GoogleAuth

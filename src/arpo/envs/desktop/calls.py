@@ -1,0 +1,337 @@
+"""What OSWorld's server can be asked, and what a native desktop answers: one function for each call, in CALLS.
+
+A call gets the sandbox and what the request brings. It refuses with a status and a line (Refused); a ValueError is what
+the desktop refused, an EnvError a desktop that is lost.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import shlex
+import time
+import urllib.parse
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from arpo.envs.desktop import setup
+from arpo.envs.desktop.checks import getters
+from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.sandbox import Ran, Sandbox
+
+HOME = "/home/user"
+COMMAND_S = 120.0  # the limit of a command, as OSWorld's server has it
+TREE = resources.files(__package__).joinpath("accessibility.py").read_text()  # it runs inside
+VIDEO = "/tmp/recording.mp4"
+FRAMES_A_SECOND = 10
+
+
+class Refused(Exception):
+    """What the client asked for cannot be had: an HTTP status and a line."""
+
+    def __init__(self, status: int, line: str) -> None:
+        super().__init__(line)
+        self.status = status
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What a call brings: JSON, or the fields of a form."""
+
+    fields: dict[str, Any]
+
+    def text(self, name: str) -> str:
+        value = self.fields.get(name)
+        if not isinstance(value, str) or not value:
+            raise Refused(400, f"{name}: is missing")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        value = self.fields.get(name, default)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 3600:
+            raise Refused(400, f"{name}={value!r}: must be a number from 0 to 3600")
+        return value
+
+    def path(self, name: str) -> str:
+        return _at_home(self.text(name))
+
+    def command(self) -> list[str] | str:
+        """Words, or a line for the shell. A list for the shell is a script and its arguments, as subprocess has it."""
+        command, shell = self.fields.get("command"), self.fields.get("shell", False) in (True, "true")
+        if isinstance(command, str) and command.strip():
+            return command if shell else list(map(_at_home, shlex.split(command)))
+        if not isinstance(command, list) or not command or not all(isinstance(word, str) for word in command):
+            raise Refused(400, "command: must be a text or a list of texts")
+        return ["/bin/sh", "-c", *command] if shell else list(map(_at_home, command))
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    data: bytes
+    kind: str = "application/json"
+    status: int = 200
+
+
+def answer(value: Any, status: int = 200) -> Reply:
+    return Reply(json.dumps(value).encode(), status=status)
+
+
+def _text(line: str) -> Reply:
+    return Reply(line.encode(), "text/plain; charset=utf-8")
+
+
+def _at_home(path: str) -> str:
+    return f"{HOME}{path[1:]}" if path == "~" or path.startswith("~/") else path
+
+
+# Commands.
+
+
+def execute(sandbox: Sandbox, request: Request) -> Reply:
+    return answer(_ran(sandbox.run(request.command(), COMMAND_S)))
+
+
+def _ran(ran: Ran) -> dict[str, Any]:
+    if ran.late:
+        raise Refused(500, f"the command took more than {COMMAND_S:g} s and was ended")
+    return {"status": "success", "output": ran.out, "error": ran.err, "returncode": ran.status}
+
+
+def execute_with_verification(sandbox: Sandbox, request: Request) -> Reply:
+    wanted = request.fields.get("verification") or {}
+    limit_s, pause_s = request.number("max_wait_time", 10.0), request.number("check_interval", 1.0)
+    found = _ran(sandbox.run(request.command(), COMMAND_S))
+    began = time.monotonic()
+    while not _verified(sandbox, wanted):
+        if time.monotonic() - began > limit_s:
+            return answer({**found, "status": "verification_failed", "wait_time": limit_s}, 500)
+        time.sleep(pause_s)
+    return answer({**found, "verification": "passed", "wait_time": time.monotonic() - began})
+
+
+def _verified(sandbox: Sandbox, wanted: dict[str, Any]) -> bool:
+    name, command = wanted.get("window_exists"), wanted.get("command_success")
+    seen = not name or any(name in window["title"] for window in sandbox.ask("windows"))
+    return seen and (not command or sandbox.run(command, COMMAND_S).status == 0)
+
+
+def launch(sandbox: Sandbox, request: Request) -> Reply:
+    command = request.command()
+    setup.launch(_place(sandbox), command, shell=isinstance(command, str))
+    return _text(f"{command if isinstance(command, str) else shlex.join(command)} launched successfully")
+
+
+def run_python(sandbox: Sandbox, request: Request) -> Reply:
+    ran = _script(sandbox, "python", request.text("code"), COMMAND_S, None)
+    said = {"output": ran.out, "error": ran.err, "returncode": ran.status}
+    if ran.status:
+        return answer({"status": "error", "message": "the code ended with an error", **said}, 500)
+    return answer({"status": "success", "message": "the code was run", **said})
+
+
+def run_bash_script(sandbox: Sandbox, request: Request) -> Reply:
+    limit_s, folder = request.number("timeout", 30.0), request.fields.get("working_dir")
+    ran = _script(sandbox, "bash", request.text("script"), limit_s, _at_home(folder) if folder else None)
+    if ran.late:
+        line = f"the script took more than {limit_s:g} s and was ended"
+        return answer({"status": "error", "output": ran.out, "error": line, "returncode": -1})
+    status = "error" if ran.status else "success"
+    return answer({"status": status, "output": ran.out + ran.err, "error": "", "returncode": ran.status})
+
+
+def _script(sandbox: Sandbox, program: str, text: str, limit_s: float, folder: str | None) -> Ran:
+    path = f"/tmp/script-{time.monotonic_ns()}"  # a file: a script may be longer than an argument can be
+    sandbox.write(path, text.encode())
+    try:
+        return sandbox.run([program, path], limit_s, folder)
+    finally:
+        sandbox.run(["rm", "-f", path])
+
+
+# Looking.
+
+
+def screenshot(sandbox: Sandbox, request: Request) -> Reply:
+    data = io.BytesIO()
+    Image.fromarray(sandbox.screenshot()).save(data, "PNG", compress_level=1)
+    return Reply(data.getvalue(), "image/png")
+
+
+def accessibility(sandbox: Sandbox, request: Request) -> Reply:
+    return answer({"AT": _tree(sandbox, "tree")})
+
+
+def terminal(sandbox: Sandbox, request: Request) -> Reply:
+    """What the terminal in front tells, or else what an xterm shows; null where there is none."""
+    shown = _tree(sandbox, "terminal") or getters.vm_terminal_output(getters.Machine(sandbox, Path(), Files(), ""))
+    return answer({"output": shown, "status": "success"})
+
+
+def _tree(sandbox: Sandbox, what: str) -> str:
+    ran = sandbox.run(["/usr/bin/python3", "-I", "-c", TREE, what, json.dumps(sandbox.ask("windows"))], COMMAND_S)
+    if ran.status:
+        raise Refused(500, f"the accessibility tree cannot be read: {ran.err.strip()[-200:]}")
+    return ran.out
+
+
+def screen_size(sandbox: Sandbox, request: Request) -> Reply:
+    return answer(dict(zip(("width", "height"), sandbox.size, strict=True)))
+
+
+def window_size(sandbox: Sandbox, request: Request) -> Reply:
+    name = request.text("app_class_name")
+    for window in reversed(sandbox.ask("windows")):
+        if name.lower() in (one.lower() for one in window["class"]):
+            return answer(dict(zip(("width", "height"), window["box"][2:], strict=True)))
+    raise Refused(404, f"app_class_name={name}: no window is of this class")
+
+
+def cursor_position(sandbox: Sandbox, request: Request) -> Reply:
+    return answer(sandbox.ask("pointer"))
+
+
+def platform(sandbox: Sandbox, request: Request) -> Reply:
+    return _text("Linux")
+
+
+# Files.
+
+
+def desktop_path(sandbox: Sandbox, request: Request) -> Reply:
+    return answer({"desktop_path": f"{HOME}/Desktop"})
+
+
+def list_directory(sandbox: Sandbox, request: Request) -> Reply:
+    path = request.path("path")
+    ran = sandbox.run(["python", "-c", LISTING, path])
+    if ran.status:
+        raise Refused(400, f"path={path}: is no folder that can be listed")
+    return answer({"directory_tree": json.loads(ran.out)})
+
+
+LISTING = """
+import json, os, sys
+def tree(path):
+    name = os.path.basename(path.rstrip("/"))
+    if os.path.isdir(path) and not os.path.islink(path):
+        inside = [tree(os.path.join(path, one)) for one in sorted(os.listdir(path))]
+        return {"type": "directory", "name": name, "children": inside}
+    return {"type": "file", "name": name}
+os.listdir(sys.argv[1])
+print(json.dumps(tree(sys.argv[1])))
+"""
+
+
+def file(sandbox: Sandbox, request: Request) -> Reply:
+    return Reply(_read(sandbox, request.path("file_path")), "application/octet-stream")
+
+
+def _read(sandbox: Sandbox, path: str) -> bytes:
+    try:
+        return sandbox.read(path)
+    except ValueError as error:
+        raise Refused(404, f"{path}: cannot be read ({error})") from error
+
+
+def upload(sandbox: Sandbox, request: Request) -> Reply:
+    data = request.fields.get("file_data")
+    if not isinstance(data, bytes):
+        raise Refused(400, "file_data: is missing")
+    sandbox.write(request.path("file_path"), data)
+    return _text("File Uploaded")
+
+
+def wallpaper(sandbox: Sandbox, request: Request) -> Reply:
+    uri = sandbox.run(["gsettings", "get", *BACKGROUND]).out.strip().strip("'")
+    return Reply(_read(sandbox, urllib.parse.unquote(uri.removeprefix("file://")) or "wallpaper"), "image/png")
+
+
+def change_wallpaper(sandbox: Sandbox, request: Request) -> Reply:
+    path = request.path("path")
+    _read(sandbox, path)
+    sandbox.run(["gsettings", "set", *BACKGROUND, f"file://{urllib.parse.quote(path)}"])
+    return _text("Wallpaper changed successfully")
+
+
+BACKGROUND = ("org.gnome.desktop.background", "picture-uri")
+
+
+# Windows. A step that fails is told to the client as a bad request.
+
+
+def open_file(sandbox: Sandbox, request: Request) -> Reply:
+    setup.open_file(_place(sandbox), request.path("path"))
+    return _text("File opened successfully")
+
+
+def activate_window(sandbox: Sandbox, request: Request) -> Reply:
+    setup.activate_window(_place(sandbox), *_window(request))
+    return _text("Window activated successfully")
+
+
+def close_window(sandbox: Sandbox, request: Request) -> Reply:
+    setup.close_window(_place(sandbox), *_window(request))
+    return _text("Window closed successfully")
+
+
+def _window(request: Request) -> tuple[str, bool, bool]:
+    return request.text("window_name"), bool(request.fields.get("strict")), bool(request.fields.get("by_class"))
+
+
+def _place(sandbox: Sandbox) -> setup.Place:
+    return setup.Place(sandbox, Files())
+
+
+# Video.
+
+
+def start_recording(sandbox: Sandbox, request: Request) -> Reply:
+    if sandbox.run(["which", "ffmpeg"]).status:
+        raise Refused(500, "recording needs ffmpeg: apt-get install ffmpeg")
+    if sandbox.run(["pgrep", "-x", "ffmpeg"]).status == 0:
+        raise Refused(400, "a recording is going on already")
+    size = "{}x{}".format(*sandbox.size)
+    source = ["-f", "x11grab", "-framerate", str(FRAMES_A_SECOND), "-video_size", size, "-i", ":0"]
+    sandbox.launch(["ffmpeg", "-y", *source, "-c:v", "libx264", "-preset", "ultrafast", "-pix_fmt", "yuv420p", VIDEO])
+    return answer({"status": "success", "message": "recording"})
+
+
+def end_recording(sandbox: Sandbox, request: Request) -> Reply:
+    if sandbox.run("pkill -INT -x ffmpeg && while pgrep -x ffmpeg >/dev/null; do sleep 0.05; done").status:
+        raise Refused(400, "no recording is going on")
+    return Reply(_read(sandbox, VIDEO), "video/mp4")
+
+
+Call = Callable[[Sandbox, Request], Reply]
+CALLS: dict[tuple[str, str], Call] = {
+    ("GET", "/screenshot"): screenshot,
+    ("GET", "/terminal"): terminal,
+    ("GET", "/accessibility"): accessibility,
+    ("GET", "/platform"): platform,
+    ("GET", "/cursor_position"): cursor_position,
+    ("POST", "/execute"): execute,
+    ("POST", "/setup/execute"): execute,
+    ("POST", "/execute_with_verification"): execute_with_verification,
+    ("POST", "/setup/execute_with_verification"): execute_with_verification,
+    ("POST", "/setup/launch"): launch,
+    ("POST", "/screen_size"): screen_size,
+    ("POST", "/window_size"): window_size,
+    ("POST", "/desktop_path"): desktop_path,
+    ("POST", "/wallpaper"): wallpaper,
+    ("POST", "/list_directory"): list_directory,
+    ("POST", "/file"): file,
+    ("POST", "/setup/upload"): upload,
+    ("POST", "/setup/open_file"): open_file,
+    ("POST", "/setup/change_wallpaper"): change_wallpaper,
+    ("POST", "/setup/activate_window"): activate_window,
+    ("POST", "/setup/close_window"): close_window,
+    ("POST", "/start_recording"): start_recording,
+    ("POST", "/end_recording"): end_recording,
+    ("POST", "/run_python"): run_python,
+    ("POST", "/run_bash_script"): run_bash_script,
+}
