@@ -5,6 +5,7 @@ A backend is tried and not only imported: it sets a task up, looks and scores.
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import platform
 import sys
@@ -16,6 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from arpo.envs.base import BACKENDS, Backend, catalog, make
+from arpo.envs.desktop.sandbox import APPLICATIONS, PROGRAMS, missing
+from arpo.envs.osworld import Docker
+from arpo.errors import ConfigError
 from arpo.tasks.load import load_tasks
 
 PIP = f"{sys.executable} -m pip install"  # into the environment that this command runs in, whatever is active
@@ -52,14 +56,19 @@ def _fonts() -> Finding:
 
 def _backend(backend: Backend) -> Finding:
     what = f"environment {backend.name}"
-    if backend.missing:
-        return Finding(what, False, backend.missing)
+    if backend.name == "osworld":
+        lacking = Docker().missing()
+        detail, enable = lacking[0] if lacking else (f"{backend.about}; env.osworld_python names the client", "")
+        return Finding(what, not lacking, f"{detail} is missing" if lacking else detail, enable)
+    if backend.name == "desktop" and (command := missing({**PROGRAMS, **APPLICATIONS})):
+        return Finding(what, False, "programs are missing", command)
     try:
         tasks = load_tasks(backend.name, catalog(backend.name).SPLITS[0])
-        env = make(backend.name)
-        env.reset(tasks[0], 0)
-        env.score()
-        env.close()
+        with contextlib.closing(make(backend.name)) as env:
+            env.reset(tasks[0], 0)
+            env.score()
+    except ConfigError as error:  # it says itself what to do
+        return Finding(what, False, str(error))
     except Exception as error:  # whatever is broken is what is asked for here
         return Finding(what, False, f"{type(error).__name__}: {error}", "make clean install")
     return Finding(what, True, f"{backend.about}; {len(tasks)} training tasks")

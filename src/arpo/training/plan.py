@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from arpo.config import Config
 from arpo.engines.scripted import POLICIES
-from arpo.envs.base import backend
 from arpo.errors import ConfigError
 from arpo.tasks.load import judged_tasks
 from arpo.types import Task
@@ -52,6 +51,4 @@ def plan(config: Config) -> str:
         lines.append(f"fewer updates, where {train.env_steps:,} environment steps are reached before")
     if algorithm.redraw:
         lines.append(f"more episodes, where groups with equal rewards are drawn again, up to {algorithm.redraw} times")
-    if missing := backend(config.env.name).missing:
-        lines.append(f"but not today; {config.env.name}: {missing}")
     return "\n".join(f"# {line}" for line in ("What would be done:", *lines))

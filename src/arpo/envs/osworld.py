@@ -1,0 +1,328 @@
+"""OSWorld itself: its virtual machines in Docker containers, one fresh container an episode.
+
+    make("osworld", size=(1920, 1080), osworld_disk="Ubuntu.qcow2", osworld_python="client/bin/python")
+
+The machine is booted, removed and looked at here; preparing a task and scoring it is left to OSWorld's own client, in
+an interpreter of its own (osworld_client.py). The next machine boots while an episode is played. Nothing sleeps for a
+fixed time: a machine is ready when its server shows a screen, a screen is settled when it stays the same.
+
+What the agent does goes to the machine's server as Python source, as OSWorld has it; the source is one of the fixed
+templates below, and the model's text only ever stands in it as a base64 literal.
+
+Containers do not outlive this process, however it ends: beside each waits a shell for the end of a pipe, to remove it.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from arpo.agent.actions import ENDING, Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
+from arpo.envs.base import refuse_bad_action
+from arpo.envs.conversation import Conversation
+from arpo.envs.images import decode, pixel_hash
+from arpo.errors import ActionError, ConfigError, EnvError
+from arpo.types import Observation, Task
+
+READY_S = 300.0  # the limit for a boot, as OSWorld's own provider has it
+CALL_S, SETUP_S = 120.0, 600.0
+SETTLE_S, LOOK_S = 2.0, 0.15  # at most so long after an action; two equal screens so far apart are settled
+WAIT_S = 2.0
+NOTCHES = 5  # of the wheel, for one gesture
+IMAGE = "happysixd/osworld-docker"  # OSWorld's own
+PORTS = {"server": 5000, "chromium": 9222, "vnc": 8006, "vlc": 8080}  # inside a container
+
+
+@dataclass(frozen=True, slots=True)
+class Docker:
+    """How machines are made. The engine is the one that the `docker` command talks to."""
+
+    image: str = IMAGE
+    disk: Path | None = None  # the virtual machine's disk, a .qcow2 that all share and none writes to
+    kvm: bool = True
+    cores: int = 4
+    memory: str = "4G"
+    host_network: bool = False  # where the engine has no bridge: the machine's server is told its port
+
+    def arguments(self, ports: dict[str, int]) -> list[str]:
+        """Of `docker run`."""
+        found = ["--rm", "--label", "arpo", "--cap-add", "NET_ADMIN"]
+        found += ["-e", f"RAM_SIZE={self.memory}", "-e", f"CPU_CORES={self.cores}", "-e", "DISK_SIZE=32G"]
+        if self.kvm:
+            found += ["--device", "/dev/kvm"]
+        if self.disk is not None:
+            found += ["-v", f"{self.disk.resolve()}:/System.qcow2:ro"]
+        if self.host_network:
+            found += ["--network", "host", *(f"--env={name.upper()}_PORT={port}" for name, port in ports.items())]
+        else:
+            found += [f"--publish=127.0.0.1:{port}:{PORTS[name]}" for name, port in ports.items()]
+        return [*found, self.image]
+
+    def missing(self) -> list[tuple[str, str]]:
+        """What this machine lacks, and what to do about it."""
+        lacking = []
+        if shutil.which("docker") is None:
+            lacking.append(("docker", "install Docker: apt-get install docker.io"))
+        elif _docker("info", check=False).returncode:
+            lacking.append(("the Docker engine", "start it (systemctl start docker), or set DOCKER_HOST"))
+        elif _docker("image", "inspect", self.image, check=False).returncode:
+            lacking.append((f"the image {self.image}", f"docker pull {self.image}"))
+        if self.kvm and not Path("/dev/kvm").exists():
+            lacking.append(("/dev/kvm", "it takes a host with hardware virtualisation; without, boots are slow"))
+        if self.disk is not None and not self.disk.is_file():
+            lacking.append((str(self.disk), "OSWorld's README says where its disk image is; unpack it there"))
+        return lacking
+
+
+class Container:
+    """One machine. It boots while nobody waits; `wait` says when it is ready."""
+
+    def __init__(self, docker: Docker) -> None:
+        self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
+        self.id = _docker("run", "--detach", *docker.arguments(self.ports)).stdout.strip()
+        self._watch = subprocess.Popen(
+            ["sh", "-c", 'read _; exec docker rm --force "$0" >/dev/null 2>&1', self.id],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
+
+    def wait(self, limit_s: float = READY_S) -> None:
+        deadline = time.monotonic() + limit_s
+        while True:
+            try:
+                self.screenshot()
+            except EnvError as error:
+                if time.monotonic() > deadline:
+                    raise EnvError(f"the machine did not come up within {limit_s:g} s: {error}") from error
+                if _docker("inspect", "-f", "{{.State.Running}}", self.id, check=False).stdout.strip() != "true":
+                    raise EnvError("the machine's container ended while it was starting") from error
+                time.sleep(0.25)
+            else:
+                return
+
+    def screenshot(self) -> bytes:
+        return self._call("GET", "screenshot")
+
+    def python(self, source: str) -> None:
+        """Run source in the machine, as OSWorld's client does. EnvError where it failed."""
+        line = f"import pyautogui; import time; pyautogui.FAILSAFE = False; {source}"
+        reply = json.loads(self._call("POST", "execute", {"command": ["python", "-c", line], "shell": False}))
+        if reply.get("returncode"):
+            raise EnvError(f"the machine could not do it: {str(reply.get('error')).strip()[-200:]}")
+
+    def close(self, wait: bool = True) -> None:
+        """Remove it; or only see to it that it will be. May be called twice."""
+        assert self._watch.stdin is not None
+        self._watch.stdin.close()
+        if wait:
+            self._watch.wait()
+
+    def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
+        data = None if body is None else json.dumps(body).encode()
+        url = f"http://127.0.0.1:{self.ports['server']}/{path}"
+        request = urllib.request.Request(url, data, {"Content-Type": "application/json"}, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=CALL_S) as answer:
+                found: bytes = answer.read()
+                return found
+        except (OSError, urllib.error.HTTPError) as error:
+            raise EnvError(f"/{path}: {error}") from error
+
+
+class Client:
+    """OSWorld's own client: prepares a task on a machine and scores it there. Started when it is first needed."""
+
+    def __init__(self, python: str) -> None:
+        self._python = python
+        self._talk: Conversation | None = None
+        self._cache = tempfile.TemporaryDirectory(prefix="arpo-osworld-")
+
+    def setup(self, ports: dict[str, int], size: tuple[int, int], task: Task) -> None:
+        if self._talk is None:
+            worker = Path(__file__).with_name("osworld_client.py")
+            try:
+                self._talk = Conversation([self._python, str(worker)], "OSWorld's client")
+            except OSError as error:
+                raise ConfigError(f"env.osworld_python={self._python}: {error.strerror}") from None
+        address = ":".join(["127.0.0.1", *(str(ports[name]) for name in PORTS)])
+        data = {"id": task.id, "instruction": task.instruction, "evaluator": task.evaluator, **task.setup}
+        self._ask({"do": "setup", "address": address, "size": size, "cache": self._cache.name, "task": data})
+
+    def evaluate(self, last: str) -> float:
+        score: float = self._ask({"do": "evaluate", "last": last})
+        return score
+
+    def close(self) -> None:
+        """May be called twice."""
+        if self._talk is not None:
+            self._talk.close()
+            self._talk = None
+        self._cache.cleanup()
+
+    def _ask(self, request: dict[str, Any]) -> Any:
+        assert self._talk is not None
+        try:
+            self._talk.say(request)
+            reply = self._talk.hear(SETUP_S)
+        except EnvError:
+            self._talk.close()
+            self._talk = None
+            raise
+        if "error" in reply:
+            raise EnvError(f"OSWorld's client: {reply['error']}")
+        return reply["is"]
+
+
+class OsworldEnv:
+    """See the module."""
+
+    def __init__(
+        self,
+        size: tuple[int, int] = (1920, 1080),
+        osworld_image: str = IMAGE,
+        osworld_disk: str | None = None,
+        osworld_python: str | None = None,
+        docker: Docker | None = None,
+    ) -> None:
+        docker = docker or Docker(osworld_image, Path(osworld_disk) if osworld_disk else None)
+        if osworld_python is None:
+            raise ConfigError("env.osworld_python is not set: the interpreter of OSWorld's client; make osworld-client")
+        if lacking := docker.missing():
+            what, how = lacking[0]
+            raise ConfigError(f"env.name=osworld: {what} is missing; {how}")
+        self.size, self._docker, self._client = size, docker, Client(osworld_python)
+        self.ended = True
+        self._task: Task | None = None
+        self._last: Action | None = None
+        self._machine: Container | None = None
+        self._spare: Container | None = Container(docker)
+        self._leaving: list[Container] = []  # being removed while the next episode is played
+
+    def reset(self, task: Task, seed: int) -> Observation:
+        """A fresh machine, prepared for the task. The seed changes nothing."""
+        self.ended = True
+        for machine in self._leaving:
+            machine.close()
+        self._leaving = [self._machine] if self._machine is not None else []
+        for machine in self._leaving:
+            machine.close(wait=False)
+        self._machine, self._spare = self._spare or Container(self._docker), None
+        self._machine.wait()
+        self._spare = Container(self._docker)
+        self._client.setup(self._machine.ports, self.size, task)
+        self._task, self._last, self.ended = task, None, False
+        return self._settled()
+
+    def step(self, action: Action) -> Observation:
+        refuse_bad_action(action, self.size, self.ended)
+        assert self._machine is not None
+        self._last = action
+        if isinstance(action, ENDING):
+            self.ended = True
+            return _observation(self._machine.screenshot())
+        self._machine.python(source(action))
+        return self._settled()
+
+    def score(self) -> float:
+        assert self._machine is not None and self._task is not None, "reset first"
+        failed = isinstance(self._last, Fail)
+        if failed or not self._task.feasible:
+            return float(failed and not self._task.feasible)
+        return self._client.evaluate("DONE")
+
+    def close(self) -> None:
+        self.ended = True
+        for machine in (self._machine, self._spare, *self._leaving):
+            if machine is not None:
+                machine.close()
+        self._machine, self._spare, self._leaving = None, None, []
+        self._client.close()
+
+    def _settled(self) -> Observation:
+        """The screen when it has not changed between two looks; after SETTLE_S as it is."""
+        assert self._machine is not None
+        deadline = time.monotonic() + SETTLE_S
+        seen = _observation(self._machine.screenshot())
+        while time.monotonic() < deadline:
+            time.sleep(LOOK_S)
+            now = _observation(self._machine.screenshot())
+            if now.hash == seen.hash:
+                break
+            seen = now
+        return seen
+
+
+def source(action: Action) -> str:
+    """An action as Python source for the machine. Numbers and known names stand as they are, text as base64."""
+    match action:
+        case Click(x, y, button, count):
+            return f"pyautogui.click({x:d}, {y:d}, clicks={count:d}, interval=0.05, button={button!r})"
+        case Drag(x, y, to_x, to_y):
+            return f"pyautogui.moveTo({x:d}, {y:d}); pyautogui.dragTo({to_x:d}, {to_y:d}, duration=0.5, button='left')"
+        case Scroll(x, y, "up" | "down" as direction):
+            notches = NOTCHES if direction == "up" else -NOTCHES
+            return f"pyautogui.scroll({notches:d}, x={x:d}, y={y:d})"
+        case Scroll(x, y, direction):
+            notches = NOTCHES if direction == "right" else -NOTCHES
+            return f"pyautogui.hscroll({notches:d}, x={x:d}, y={y:d})"
+        case Type(text):
+            literal = base64.b64encode(text.encode("utf-8", "ignore")).decode()
+            written = "pyautogui.write(t, interval=0.01)"
+            pasted = "__import__('pyperclip').copy(t); pyautogui.hotkey('ctrl', 'v')"  # it cannot write anything else
+            how = written if text.isascii() else pasted
+            return f"t = __import__('base64').b64decode('{literal}').decode(); {how}"
+        case Hotkey(keys, phase):
+            names = ", ".join(repr(_key(key)) for key in keys)
+            if phase == "press":
+                return f"pyautogui.hotkey({names})"
+            return "; ".join(f"pyautogui.key{phase.capitalize()}({_key(key)!r})" for key in keys)
+        case Wait():
+            return f"time.sleep({WAIT_S:g})"
+        case Finish() | Fail() | CallUser():
+            raise ValueError("an ending action is not done by the machine")
+
+
+def _key(name: str) -> str:
+    """A key's name for pyautogui. Only letters, digits and single printable characters get through."""
+    known = {"super": "win", "print": "printscreen"}
+    if name.isascii() and (name.isalnum() or (len(name) == 1 and name.isprintable())):
+        return known.get(name, name)
+    raise ActionError(f"unknown key {name!r}")
+
+
+def _observation(image: bytes) -> Observation:
+    try:
+        pixels = decode(image)
+    except OSError as error:
+        raise EnvError(f"the machine's screenshot is no picture: {error}") from error
+    height, width, _ = pixels.shape
+    return Observation(image=image, width=width, height=height, hash=pixel_hash(pixels))
+
+
+def _docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+    ran = subprocess.run(["docker", *arguments], capture_output=True, text=True)
+    if check and ran.returncode:
+        raise EnvError(f"docker {arguments[0]}: {(ran.stderr.strip().splitlines() or ['failed'])[-1]}")
+    return ran
+
+
+def _free_ports(n: int) -> list[int]:
+    """Ports that nobody has now. Where another is faster the container does not start; the next attempt has others."""
+    sockets = [socket.socket() for _ in range(n)]
+    try:
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [one.getsockname()[1] for one in sockets]
+    finally:
+        for one in sockets:
+            one.close()
