@@ -2,12 +2,23 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help demo test install lint constraints clean
+# What the tests with real applications need of Debian; without it they are skipped, and nothing else needs it.
+DEBIAN := bubblewrap xvfb openbox dbus python3-xlib x11-utils x11-xkb-utils procps wmctrl jq socat sysstat \
+	libglib2.0-bin gsettings-desktop-schemas python3-gi at-spi2-core gir1.2-atspi-2.0 ffmpeg \
+	xterm lxterminal mousepad galculator pcmanfm gimp chromium vlc \
+	libreoffice-calc libreoffice-writer libreoffice-impress libreoffice-gtk3 \
+	fonts-dejavu-core fonts-liberation adwaita-icon-theme desktop-file-utils bc pulseaudio pulseaudio-utils \
+	gnome-shell-common gnome-settings-daemon-common docker.io debootstrap
+OSWORLD_CLIENT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/arpo/osworld-client
+
+.PHONY: help demo test test-heavy install lint desktop osworld-client constraints clean
 
 help:
 	@echo "make demo     train the small agent that comes with arpo on the embedded desktop: some 10 minutes; see demo/"
-	@echo "make test     lint, types and all tests"
+	@echo "make test     lint, types and all tests but those that take minutes of real applications: make test-heavy"
 	@echo "make install  only the set-up: .venv with arpo in it"
+	@echo "make desktop  Debian's packages for desktops with real applications: 1.5 GB; needs root"
+	@echo "make osworld-client  OSWorld's own client in an environment of its own, in the user's cache folder: 0.9 GB"
 
 demo: install
 	rm -rf demo
@@ -15,8 +26,12 @@ demo: install
 	@echo "Look at demo/success.gif and demo/failure.gif. Now it is trained on these tasks, in about 8 minutes."
 	$(BIN)/arpo train pocket run_dir=demo/run
 
-test: install lint
-	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto  # several processes with several threads each would fight for the cores
+test: install lint desktop
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not heavy"  # one thread each: more would fight for the cores
+
+# Every task of the real desktops, OSWorld's client, a soak, a training.
+test-heavy: install desktop osworld-client
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m heavy
 
 lint: install
 	$(BIN)/ruff check .
@@ -34,6 +49,27 @@ install: .venv/installed
 	@echo "Setting up .venv: once, a minute or two"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+# Installs nothing where all of them are there, whoever installed them.
+desktop: .venv/desktop
+
+.venv/desktop: Makefile | .venv/installed
+	@{ dpkg -s $(DEBIAN) >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+		echo "Installing Debian's packages for real desktops: once, a few minutes, 1.5 GB" && \
+		apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+		apt-get install -qq -y --no-install-recommends $(DEBIAN) >/dev/null; }; } && touch $@ || \
+		echo "Tests marked 'desktop' whose programs are missing are skipped;" \
+		"to enable them, as root: apt-get install --no-install-recommends $(DEBIAN)"
+
+# Its pins are older than ours, so it never comes into .venv.
+osworld-client: $(OSWORLD_CLIENT)/installed
+
+$(OSWORLD_CLIENT)/installed: $(wildcard osworld-client/* osworld-client/pydrive/*)
+	@echo "Setting up OSWorld's client in $(OSWORLD_CLIENT): once, a minute, 0.9 GB"
+	@$(PYTHON) -m venv $(OSWORLD_CLIENT)
+	@$(OSWORLD_CLIENT)/bin/pip install --quiet --disable-pip-version-check --no-deps -r osworld-client/requirements.txt
+	@cp -r osworld-client/*.py osworld-client/pydrive $$($(OSWORLD_CLIENT)/bin/python -c 'import site; print(site.getsitepackages()[0])')
 	@touch $@
 
 # Writes constraints.txt anew from what is installed now.

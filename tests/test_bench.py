@@ -146,6 +146,6 @@ def test_an_environment_that_only_steps_is_refused(monkeypatch: pytest.MonkeyPat
 
 
 def test_percentiles_are_of_the_numbers_measured() -> None:
-    assert bench._percentile([1.0, 2.0, 3.0, 4.0], 50) == 3.0
-    assert bench._percentile([1.0, 2.0, 3.0, 4.0], 95) == 4.0
-    assert bench._percentile([7.0], 95) == 7.0
+    assert bench.percentile([1.0, 2.0, 3.0, 4.0], 50) == 3.0
+    assert bench.percentile([1.0, 2.0, 3.0, 4.0], 95) == 4.0
+    assert bench.percentile([7.0], 95) == 7.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import struct
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -70,6 +71,9 @@ def test_tensorboard_shows_every_update_once_also_those_that_were_made_again(tmp
 def test_wandb_keeps_all_in_the_run_where_there_is_no_network(tmp_path: Path) -> None:
     track_in(tmp_path, ["wandb-offline"], range(2), success=0.25)
     track_in(tmp_path, ["wandb-offline"], range(2, 3), success=0.5)
+    deadline = time.monotonic() + 30
+    while len(shown_by_wandb(tmp_path)) < 3 and time.monotonic() < deadline:
+        time.sleep(0.1)  # wandb's own process may write the end a moment after it said that it has finished
     shown = [(line["_step"], line["success"], line["env_steps"]) for line in shown_by_wandb(tmp_path)]
     assert shown == [(0, 0.25, 7), (1, 0.25, 8), (2, 0.5, 9)]
     with Run.read(tmp_path) as run:

@@ -76,13 +76,23 @@ class Clock:
     encodes: list[float] = field(default_factory=list)
 
 
-def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: int) -> dict[str, Any]:
-    """The numbers, under the names that `--json` prints."""
+def bench_envs(
+    env: str, n_envs: int | None, steps: int | None, size: tuple[int, int] | None, seed: int
+) -> dict[str, Any]:
+    """The numbers, under the names that `--json` prints. What is None is the usual for that environment."""
+    usual = (16, 1600, (1280, 720)) if env == "desktop" else (4, 4000, (448, 280))
+    n_envs = usual[0] if n_envs is None else n_envs
+    steps = usual[1] if steps is None else steps
+    size = size or usual[2]
     if not 1 <= n_envs <= MOST_ENVS:
         raise ConfigError(f"n-envs={n_envs}: must be from 1 to {MOST_ENVS}")
     for name, value, least in (("steps", steps, 1), ("seed", seed, 0)):
         if value < least:
             raise ConfigError(f"{name}={value}: must be at least {least}")
+    if env == "desktop":
+        from arpo.bench.desktop import bench_desktops  # it imports this module
+
+        return bench_desktops(n_envs, steps, size, seed)
     _make(env, size).close()  # what cannot be made is said first
     tasks = spread(load_tasks(env, catalog(env).SPLITS[0]))
     mb_per_env = _mb_per_env(env, size, tasks, seed)
@@ -101,7 +111,7 @@ def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: i
             next(next(turns))
     while not clock.resets:
         next(next(turns))
-    floor_s = _copying_s(envs[0].pixels())
+    floor_s = copying_s(envs[0].pixels())
     for one in envs:
         one.close()
     reset_ms = sorted(1e3 * seconds for seconds in clock.resets)
@@ -114,8 +124,8 @@ def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: i
         "seed": seed,
         "steps_per_s": len(clock.steps) / sum(clock.steps),
         "floor_steps_per_s": 1 / floor_s,
-        "reset_ms_p50": _percentile(reset_ms, 50),
-        "reset_ms_p95": _percentile(reset_ms, 95),
+        "reset_ms_p50": percentile(reset_ms, 50),
+        "reset_ms_p95": percentile(reset_ms, 95),
         "resets_per_min": 6e4 / statistics.fmean(reset_ms),
         "encode_ms": 1e3 * statistics.fmean(clock.encodes),
         "mb_per_env": mb_per_env,
@@ -124,6 +134,10 @@ def bench_envs(env: str, n_envs: int, steps: int, size: tuple[int, int], seed: i
 
 def print_table(numbers: dict[str, Any]) -> None:
     """The same numbers for people."""
+    if numbers["env"] == "desktop":
+        from arpo.bench import desktop
+
+        return desktop.print_table(numbers)
     title = "{env} at {size}: {n_envs} environments in turn on {cores} core, {steps} steps".format(**numbers)
     table = Table("", "", show_header=False, box=None)
     rows = (
@@ -148,7 +162,7 @@ def bar(what: str, sequence: Sequence[T]) -> Iterable[T]:
     return track(sequence, what, console=console, transient=True, auto_refresh=False, disable=not console.is_terminal)
 
 
-def _copying_s(pixels: Pixels) -> float:
+def copying_s(pixels: Pixels) -> float:
     """How long it takes to write a screen's bytes once, the median of many."""
     copy = np.empty_like(pixels)
     taken = []
@@ -239,5 +253,5 @@ def _resident_mb() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS: the peak so far, in bytes
 
 
-def _percentile(ascending: list[float], percent: int) -> float:
+def percentile(ascending: list[float], percent: int) -> float:
     return ascending[min(len(ascending) - 1, len(ascending) * percent // 100)]

@@ -1,0 +1,183 @@
+"""Desktops under bad luck: random actions on many at once while X servers, applications and workers are killed.
+
+    python benchmarks/soak.py --minutes 30 --desktops 16 --seed 0
+
+Every episode has a secret of its own. In half of them the agent first writes it where the task wants it, in a terminal
+that nobody kills, then acts at random; so the right score of each is known, 1 or 0, whatever happens in between. In the
+end a JSON object says what was played and killed, and the exit status is 1 if a score was wrong, an episode was lost or
+played to an end twice, or a process, mount, open file or control group is left over.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import os
+import random
+import signal
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from arpo.agent.actions import Finish, Type
+from arpo.agent.random_actions import random_action
+from arpo.config import EnvConfig
+from arpo.envs.base import make
+from arpo.envs.pool import Job, Lease, Pool
+from arpo.errors import EnvError
+from arpo.types import Outcome, Task
+
+SIZE = (1280, 720)
+LIGHT = (["mousepad"], ["galculator"], ["pcmanfm"])
+HEAVY = (["libreoffice", "--calc", "--norestore"], ["chromium"])  # they take the keyboard when they like
+NAMES = {"Xvfb": ("Xvfb",), "application": ("mousepad", "galculator", "pcmanfm", "soffice.bin", "chrome", "chromium")}
+KILL_EVERY_S = (1.0, 4.0)
+MOST_STEPS = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    outcome: Outcome
+    right: float
+    score: float | None
+
+
+def make_job(number: int, rng: random.Random) -> Job:
+    """Solved where the file `secret` holds the secret. A program of some kind is open, and a terminal on top."""
+    secret = f"{rng.randrange(10**9):09d}"
+    programs = [rng.choice(LIGHT if _solved(number) else LIGHT + HEAVY), ["xterm"]]
+    setup = {"config": [{"type": "launch", "parameters": {"command": command}} for command in programs]}
+    evaluator = {
+        "func": "exact_match",
+        "result": {"type": "vm_command_line", "command": "cat secret || true", "shell": True},
+        "expected": {"type": "rule", "rules": {"expected": f"{secret}\n"}},
+    }
+    task = Task(f"soak-{number}", programs[0][0], secret, "desktop", setup, evaluator, "soak")
+    return Job(task, number)
+
+
+async def play(env: Lease, job: Job, seed: int) -> Episode:
+    rng = random.Random(f"{seed} {job.task.id} {job.attempt}")
+    right = float(_solved(job.index))
+    try:
+        await env.reset(job.task, 0)
+        if right:
+            await env.step(Type(f"echo {job.task.instruction} > secret\n"))
+        for _ in range(rng.randrange(MOST_STEPS)):
+            await env.step(random_action(rng, env.size))
+        await env.step(Finish())
+        return Episode(Outcome.FINISHED, right, await env.score())
+    except EnvError:
+        return Episode(Outcome.ENV_ERROR, right, None)
+
+
+def _solved(number: int) -> bool:
+    return number % 2 == 0
+
+
+async def kill_at_random(rng: random.Random, killed: Counter[str]) -> None:
+    """One of this process's own descendants, now and then."""
+    while True:
+        await asyncio.sleep(rng.uniform(*KILL_EVERY_S))
+        kind = rng.choices(("Xvfb", "application", "worker"), (2, 4, 1))[0]
+        below = descendants()
+        mine = [pid for pid, (parent, _) in below.items() if parent == os.getpid()]
+        victims = mine if kind == "worker" else [pid for pid, (_, name) in below.items() if name in NAMES[kind]]
+        if victims:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(rng.choice(victims), signal.SIGKILL)
+                killed[kind] += 1
+
+
+def descendants() -> dict[int, tuple[int, str]]:
+    """Parent and name of every process that this one has started, or that they have."""
+    every: dict[int, tuple[int, str]] = {}
+    for folder in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(") ")
+            if not rest.startswith("Z"):
+                every[int(folder.name)] = (int(rest.split()[1]), name)
+    found = {os.getpid()}
+    while more := {pid for pid, (parent, _) in every.items() if parent in found} - found:
+        found |= more
+    return {pid: every[pid] for pid in found - {os.getpid()}}
+
+
+def things() -> dict[str, Any]:
+    """What must be the same before and after."""
+    return {
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()),
+        "files": len(os.listdir("/proc/self/fd")),
+        "processes": len(descendants()),
+        "groups": len(list(Path("/sys/fs/cgroup").rglob(f"arpo-{os.getpid()}-*"))),
+    }
+
+
+async def soak(minutes: float, desktops: int, seed: int) -> dict[str, Any]:
+    rng, killed = random.Random(seed), Counter[str]()
+    begun, done = Counter[str](), list[tuple[Job, Episode]]()
+    settings = EnvConfig(name="desktop", size=SIZE, workers=desktops)
+    deadline = time.monotonic() + 60 * minutes
+    attempts = Counter[str]()
+
+    async def attempt(env: Lease, job: Job) -> Episode:
+        episode = await play(env, job, seed)
+        attempts[episode.outcome] += 1
+        return episode
+
+    async with Pool(partial(make, "desktop", size=SIZE), desktops, settings) as pool:
+        killing = asyncio.create_task(kill_at_random(rng, killed))
+        while time.monotonic() < deadline:
+            jobs = [make_job(sum(begun.values()) + i, rng) for i in range(2 * desktops)]
+            begun.update(job.task.id for job in jobs)
+            await pool.play(
+                jobs,
+                desktops,
+                stored=lambda job: None,
+                attempt=attempt,
+                done=lambda job, episode: episode and done.append((job, episode)),
+            )
+        killing.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await killing
+    ended = Counter(job.task.id for job, _ in done)
+    valid = [episode for _, episode in done if episode.outcome.valid]
+    return {
+        "episodes": sum(begun.values()),
+        "lost": sorted((begun - ended).keys()),
+        "twice": sorted((ended - begun).keys()),
+        "valid": len(valid),
+        "given up": len(done) - len(valid),
+        "attempts": dict(attempts),
+        "killed": dict(killed),
+        "right": sum(episode.score == episode.right for episode in valid),
+        "wrong": sum(episode.score != episode.right for episode in valid),
+        "solved": sum(episode.right == 1 for episode in valid),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=30.0)
+    parser.add_argument("--desktops", type=int, default=16)
+    parser.add_argument("--seed", type=int, default=0)
+    given = parser.parse_args()
+    before = things()
+    report = asyncio.run(soak(given.minutes, given.desktops, given.seed))
+    for _ in range(100):  # the kernel takes a moment
+        if (after := things()) == before:
+            break
+        time.sleep(0.1)
+    report["left over"] = {name: after[name] - before[name] for name in before if after[name] != before[name]}
+    print(json.dumps(report, indent=2))
+    sys.exit(bool(report["wrong"] or report["lost"] or report["twice"] or report["left over"]))
+
+
+if __name__ == "__main__":
+    main()
