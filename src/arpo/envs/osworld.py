@@ -23,6 +23,7 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
+import uuid
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,14 @@ SETTLE_S, LOOK_S = 2.0, 0.15  # at most so long after an action; two equal scree
 WAIT_S = 2.0
 NOTCHES = 5  # of the wheel, for one gesture
 IMAGE = "happysixd/osworld-docker"  # OSWorld's own
+# It may still be on its way when its owner dies: for a while, it is tried again. What is removed is named.
+REMOVE = """
+read _
+for _ in 1 2 3 4 5 6 7 8 9 10; do
+  [ -z "$(docker rm --force "$0" 2>/dev/null)" ] || exit 0
+  sleep 0.5
+done
+"""
 PORTS = {"server": 5000, "chromium": 9222, "vnc": 8006, "vlc": 8080}  # inside a container
 
 
@@ -50,14 +59,12 @@ class Docker:
     image: str = IMAGE
     disk: Path | None = None  # the virtual machine's disk, a .qcow2 that all share and none writes to
     kvm: bool = True
-    cores: int = 4
-    memory: str = "4G"
     host_network: bool = False  # where the engine has no bridge: the machine's server is told its port
 
     def arguments(self, ports: dict[str, int]) -> list[str]:
         """Of `docker run`."""
         found = ["--rm", "--label", "arpo", "--cap-add", "NET_ADMIN"]
-        found += ["-e", f"RAM_SIZE={self.memory}", "-e", f"CPU_CORES={self.cores}", "-e", "DISK_SIZE=32G"]
+        found += ["-e", "RAM_SIZE=4G", "-e", "CPU_CORES=4", "-e", "DISK_SIZE=32G"]  # as OSWorld's own provider
         if self.kvm:
             found += ["--device", "/dev/kvm"]
         if self.disk is not None:
@@ -89,12 +96,18 @@ class Container:
 
     def __init__(self, docker: Docker) -> None:
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
-        self.id = _docker("run", "--detach", *docker.arguments(self.ports)).stdout.strip()
+        self.id = f"arpo-{uuid.uuid4().hex}"
+        # Before the container: there is no moment in which nobody would remove it.
         self._watch = subprocess.Popen(
-            ["sh", "-c", 'read _; exec docker rm --force "$0" >/dev/null 2>&1', self.id],
+            ["sh", "-c", REMOVE, self.id],
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is not for it
         )
+        try:
+            _docker("run", "--detach", "--name", self.id, *docker.arguments(self.ports))
+        except BaseException:
+            self.close()
+            raise
 
     def wait(self, limit_s: float = READY_S) -> None:
         deadline = time.monotonic() + limit_s
@@ -158,8 +171,8 @@ class Client:
         data = {"id": task.id, "instruction": task.instruction, "evaluator": task.evaluator, **task.setup}
         self._ask({"do": "setup", "address": address, "size": size, "cache": self._cache.name, "task": data})
 
-    def evaluate(self, last: str) -> float:
-        score: float = self._ask({"do": "evaluate", "last": last})
+    def evaluate(self) -> float:
+        score: float = self._ask({"do": "evaluate"})
         return score
 
     def close(self) -> None:
@@ -238,7 +251,7 @@ class OsworldEnv:
         failed = isinstance(self._last, Fail)
         if failed or not self._task.feasible:
             return float(failed and not self._task.feasible)
-        return self._client.evaluate("DONE")
+        return self._client.evaluate()
 
     def close(self) -> None:
         self.ended = True

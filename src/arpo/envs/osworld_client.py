@@ -1,7 +1,7 @@
 """Run under the interpreter of OSWorld's client: it prepares tasks on machines that run already, and scores them there.
 
     in  {"do": "setup", "address": "127.0.0.1:5000:9222:8006:8080", "size": [1920, 1080], "cache": "…", "task": {…}}
-    in  {"do": "evaluate", "last": "DONE"}
+    in  {"do": "evaluate"}
     out {"is": null}   {"is": 1.0}   {"error": "…"}
 
 Standard library and client only. The client is as it comes; only its provider factory is replaced, since the machine is
@@ -52,7 +52,6 @@ def main() -> None:
             if request.pop("do") == "setup":
                 env, found = setup(**request), None
             else:
-                env.action_history.append(request["last"])
                 found = float(env.evaluate())
             reply: dict[str, Any] = {"is": found}
         except Exception as error:  # the outside decides what it means

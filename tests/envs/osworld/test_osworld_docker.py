@@ -156,6 +156,25 @@ def test_no_machine_outlives_a_killed_process(engine: None) -> None:
     assert gone()
 
 
+@pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
+def test_nor_one_that_is_killed_while_it_makes_it(engine: None, after_s: float) -> None:
+    program = (
+        "from arpo.envs import osworld\n"
+        "real = osworld._docker\n"
+        "osworld._docker = lambda *words, **more: (print('now', flush=True), real(*words, **more))[1]\n"
+        f"osworld.Container(osworld.Docker(image={IMAGE!r}, kvm=False, host_network=True))\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    with process.stdout:
+        assert process.stdout.readline() == b"now\n"
+        time.sleep(after_s)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+    time.sleep(6)  # it may come up after its owner's end, and be removed then
+    assert not running()
+
+
 def test_what_is_missing_is_said_with_what_to_do(engine: None, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the image nowhere is missing; docker pull nowhere"):
         OsworldEnv(SIZE, osworld_python="python", docker=Docker(image="nowhere", kvm=False))

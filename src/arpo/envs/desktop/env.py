@@ -5,8 +5,7 @@ clock: it is looked at when nothing has been drawn for a moment and the programs
 
 A reset throws the sandbox away. The next one is there when it is needed: while an episode is played a spare comes up
 and, where the same task came twice in a row, is set up for it too, since the episodes of a group share their task.
-A spare that does not fit into memory is given up. All calls come from one thread that lives as long as the environment:
-its sandboxes end with it.
+A spare that does not fit into memory is given up.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ class Ready:
 
     def __init__(self, size: tuple[int, int], home: Path, task: Task | None, files: Files) -> None:
         self.task = task
-        self.sandbox = Sandbox(size, home)  # in the caller's thread: it ends with it
+        self.sandbox = Sandbox(size, home)
         self._files = files
         self._up: Future[None] = Future()
         threading.Thread(target=self._bring_up, daemon=True).start()
