@@ -2,7 +2,7 @@
 
     arpo compare pocket-compare --algorithms grpo,arpo,arpo+,dapo --out runs/compare
     arpo compare pocket-compare tasks.source=train eval.trials=1 eval.held_out=0 \\
-        --algorithms arpo --seeds 2 --out runs/full
+        --algorithms arpo --seeds 3 --out runs/full
     python benchmarks/figures.py runs/compare runs/full docs/results/compare
 
 Writes reward.png (over environment steps, with and without replay), selection-reward.png and selection-spread.png
@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
-from typing import Any
 
 from arpo.runs.plot import Series, save_plot
 from arpo.training.compare import curve
@@ -23,26 +22,21 @@ from arpo.training.compare import curve
 STEPS = "environment steps"
 
 
-def runs_of(folder: Path, method: str) -> tuple[list[list[dict[str, Any]]], int]:
-    """The metrics of a method's runs, one list a seed, and their budget."""
-    results = json.loads((folder / "results.json").read_text())
-    names = [name for name, run in results["runs"].items() if run["method"] == method]
-    files = [folder / name / "metrics.jsonl" for name in names]
-    return [[json.loads(line) for line in file.read_text().splitlines()] for file in files], results["budget"]
-
-
-def series(name: str, folder: Path, method: str, what: str) -> Series:
-    runs, budget = runs_of(folder, method)
+def series(name: str, folder: Path, method: str, what: str, budget: int) -> Series:
+    """A metric of a method's runs: the mean of its seeds, and a band."""
+    files = sorted(folder.glob(f"{method}-[0-9]*/metrics.jsonl"))
+    runs = [[json.loads(line) for line in file.read_text().splitlines()] for file in files]
     return Series(name, **curve(runs, budget, what))
 
 
 def main(compared: Path, full: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    methods = ["grpo", "arpo", "arpo+"]
-    reward = [series(name, compared, name, "reward") for name in methods]
+    budget = json.loads((compared / "results.json").read_text())["budget"]
+    reward = [series(name, compared, name, "reward", budget) for name in ("grpo", "arpo", "arpo+")]
     save_plot(out / "reward.png", reward, STEPS, "reward of its episodes, with replay (arpo, arpo+) and without")
     for what, label in (("reward", "reward of its episodes"), ("spread", "standard deviation of rewards in a group")):
-        pair = [series("selected tasks", compared, "arpo", what), series("all tasks", full, "arpo", what)]
+        places = {"selected tasks": compared, "all tasks": full}
+        pair = [series(name, folder, "arpo", what, budget) for name, folder in places.items()]
         save_plot(out / f"selection-{what}.png", pair, STEPS, f"{label} (arpo)")
 
 
