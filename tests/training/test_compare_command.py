@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -257,6 +258,29 @@ def test_who_ends_a_comparison_ends_its_runs(arpo: Compare, monkeypatch: pytest.
     with pytest.raises(ProcessLookupError):
         os.kill(int(begun.read_text()), 0)
     assert signal.getsignal(signal.SIGTERM) is not signal.default_int_handler
+
+
+def test_a_comparison_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> None:
+    begun = tmp_path / "begun"
+    run = f"echo $$ > {begun}.part; mv {begun}.part {begun}; exec sleep 99"
+    script = (
+        "import sys; from arpo import cli; from arpo.training import compare\n"
+        f"compare.ARPO = ('sh', '-c', {run!r})\n"
+        f"sys.argv = ['arpo', 'compare', 'pocket-compare', '--jobs', '1', '--out', {str(tmp_path / 'out')!r}]\n"
+        "cli.main()"
+    )
+    with subprocess.Popen([sys.executable, "-c", script]) as comparison:
+        while not begun.exists():
+            assert comparison.poll() is None
+            time.sleep(0.01)
+        comparison.kill()
+    pid = int(begun.read_text())
+    for _ in range(1000):
+        if not Path(f"/proc/{pid}").exists():
+            return
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGKILL)
+    pytest.fail("its run goes on")
 
 
 # The curve

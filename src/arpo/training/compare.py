@@ -10,6 +10,7 @@ methods, is the same command once more.
 
 from __future__ import annotations
 
+import ctypes
 import dataclasses
 import itertools
 import json
@@ -40,6 +41,7 @@ from arpo.tasks.load import judged_tasks
 ARPO = (sys.executable, "-m", "arpo.cli")
 BASE = "base"  # stands where a method would, for the agent that all begin with
 POINTS = 40  # of a curve
+SET_PDEATHSIG = 1  # of prctl
 SMOOTH = 0.05  # the standard deviation of the curves' smoothing, as a share of the budget
 
 
@@ -226,10 +228,16 @@ class Finished:
 def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:
     cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
     environment = {"OMP_NUM_THREADS": str(max(1, cores // jobs))} | os.environ  # what the user set is what is meant
+    libc = ctypes.CDLL(None)  # loaded here: after the fork as little as possible is done
     with (folder / "output.txt").open("ab") as output:
-        command = [*ARPO, "train", "--resume", str(folder)]
         return subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment
+            [*ARPO, "train", "--resume", str(folder)],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            # A comparison that is killed by -9 ends its runs too: the same command would find them in use.
+            preexec_fn=(lambda: libc.prctl(SET_PDEATHSIG, signal.SIGTERM)) if sys.platform == "linux" else None,
         )
 
 
