@@ -1,12 +1,12 @@
 """`pocket`: a desktop in pure Python, numpy and Pillow. Deterministic, fast, and with a screen parse.
 
 desktop.py   the shell: windows, focus, menus, events        ui.py, textbox.py, dialogs.py   the widgets
-apps/        the applications, on one file system (vfs.py)   draw.py, icons.py, fonts.py     the pixels
-families/    tasks, checks and experts (screen.py)           catalog.py, lists/              ids and splits
-env.py       all of it behind the contract of envs/base.py   controls.py                     the screen parse
+apps/        the applications, on one file system (vfs.py)   draw.py, fonts.py               the pixels
+families/    tasks, checks and experts                       catalog.py, lists/              ids and splits
+env.py       all of it behind the contract of envs/base.py   screen.py                       the screen parse
 """
 
-from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.env import PocketEnv
+from arpo.envs.pocket.screen import Control
 
 __all__ = ["Control", "PocketEnv"]

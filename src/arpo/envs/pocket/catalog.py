@@ -10,20 +10,19 @@ The lists are files so that they can be read, quoted and pinned. `python -m arpo
 after a change of the families. Two further parts of `train` are not made by it, since they follow from how often the
 agent `base` solved its tasks, in 16 trials of each at temperature 1.0 (docs/log.md):
 
-    demo              8 short tasks that it solved in 3 to 6 of the 16
+    demo              12 short tasks that it solved in 3 to 6 of the 16
     compare           32 of those that it solved in 1 to 8 of the 16, infeasible ones too: their sorted ids shuffled by
-                      random.Random(0), the first two of each family kept, domains in turn and in each its families
+                      Random(0), the first two of each family kept, domains in turn and in each its families
                       in turn (`tasks.load.spread`), the first 32
 """
 
-from __future__ import annotations
-
 import difflib
 import json
-import random
 import re
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
+from random import Random
 
 from arpo.envs.pocket.families import FAMILIES
 from arpo.envs.pocket.families.base import Family, Params
@@ -40,6 +39,7 @@ HELDOUT_FAMILIES = frozenset(
 COUNTS = {"train": 6, "heldout": 3, "heldout_families": 5}  # instances of each feasible family
 INFEASIBLE = 0.085  # the share of infeasible tasks in every split
 DRAWS = 200  # tries to draw an instance that is not one of the earlier ones
+_drawn: defaultdict[str, list[Params]] = defaultdict(list)  # each family's instances so far, always in the same order
 
 
 def get_task(task_id: str) -> Task:
@@ -120,17 +120,11 @@ def _splits() -> dict[str, str]:
     return {task: split for split in splits for tasks in task_list(split).values() for task in tasks}
 
 
-@cache
-def _drawn(family_name: str) -> list[Params]:
-    """The instances drawn so far; grows on demand, always in the same order."""
-    return []
-
-
 def _instance(family_name: str, number: int) -> Params:
-    drawn = _drawn(family_name)
+    drawn = _drawn[family_name]
     while len(drawn) <= number:
         for attempt in range(DRAWS):
-            params = FAMILIES[family_name].draw(random.Random(f"{family_name}/{len(drawn)}/{attempt}"))
+            params = FAMILIES[family_name].draw(Random(f"{family_name}/{len(drawn)}/{attempt}"))
             if params not in drawn:
                 break
         else:

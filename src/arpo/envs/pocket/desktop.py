@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any, ClassVar
+from functools import partial
+from typing import Any, ClassVar, TypeAlias
 
 from arpo.envs.pocket.fonts import fit, width
 from arpo.envs.pocket.textbox import TextBox
-from arpo.envs.pocket.ui import ROW, Item, Layer, Menu, MenuItem, On, Ui
+from arpo.envs.pocket.ui import ROW, Do, Layer, Menu, MenuItem, On, Ui, states
 from arpo.envs.pocket.vfs import FileProblem, Files, split
 
 TITLE = 18
@@ -22,27 +23,32 @@ MAX_WINDOWS = 6
 OPENERS = {"txt": "Editor", "csv": "Sheet", "html": "Browser"}  # which application opens a kind of file
 ICON = (60, 42)
 SPARE = 14  # so many pixels of the screen no window covers, so that each can be moved
+Menus: TypeAlias = dict[str, Callable[[], list[MenuItem]]]
+"""The menu bar: names and what each opens."""
+Keys: TypeAlias = dict[str, Do]
+"""Keys such as "ctrl+s" and what they do."""
 
 
-class Surface(ABC):
+class Surface:
     """What keys can go to: a window or a dialog. It remembers which of its text boxes is being edited."""
 
     focus: TextBox | None = None
 
-    @abstractmethod
-    def view(self, ui: Ui) -> None:
-        """Describe the content."""
 
-
-class Dialog(Surface):
-    """A modal question in front of a window. Subclasses draw themselves and say what Enter and Esc do."""
+class Dialog(Surface, ABC):
+    """A modal question in front of the asker's window. Subclasses draw themselves and say what Enter and Esc do."""
 
     title: str
     size: tuple[int, int]
 
-    def __init__(self, desk: Desktop, window: Window) -> None:
-        self.desk = desk
-        self.window = window
+    def __init__(self, asker: App | Dialog) -> None:
+        self.desk: Desktop = asker.desk
+        self.window: Window = asker.window
+        self.window.dialogs.append(self)
+
+    @abstractmethod
+    def view(self, ui: Ui) -> None:
+        """Describe the content."""
 
     @abstractmethod
     def accept(self) -> None:
@@ -72,12 +78,12 @@ class App(ABC):
     def title(self) -> str:
         return self.name
 
-    def menus(self) -> dict[str, Callable[[], list[MenuItem]]]:
-        """The menu bar: names and what each opens. Empty: no bar."""
+    def menus(self) -> Menus:
+        """Empty: no menu bar."""
         return {}
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
-        """Keys such as "ctrl+s" and what they do while no menu or dialog is open."""
+    def shortcuts(self) -> Keys:
+        """What keys do while no menu or dialog is open."""
         return {}
 
     @abstractmethod
@@ -104,9 +110,6 @@ class Window(Surface):
         self.minimised = False
         self.dialogs: list[Dialog] = []
         self.app: App
-
-    def view(self, ui: Ui) -> None:
-        self.app.view(ui)
 
     @property
     def top(self) -> Surface:
@@ -248,29 +251,29 @@ class Desktop:
         if self.notice:
             shown = fit(self.notice, self.w - 24)
             w = width(shown) + 16
-            note = Layer("notice", self.w - w - 4, 4, w, 20)
-            note.items.append(Item(note.x, note.y, ("notice", w, 20, shown, (), None), self.notice, "", None))
-            layers.append(note)
+            note = self._ui("notice", self.w - w - 4, 4, w, 20)
+            note.add("notice", 0, 0, w, 20, self.notice, shown=shown)
+            layers.append(note.layer)
         if self.menu:
             layers.append(self._menu_layer(self.menu))
         return layers
 
+    def _ui(self, title: str, x: int, y: int, w: int, h: int) -> Ui:
+        """For a layer that belongs to no window."""
+        return Ui(self, Surface(), Layer(title, x, y, w, h), 0, True)
+
     def _background(self) -> Layer:
-        layer = Layer("desktop", 0, 0, self.w, self.h)
+        ui = self._ui("desktop", 0, 0, self.w, self.h)
         wallpaper = self.settings.get("wallpaper", "Blue")
         on = On(click=self._pick, menu=self._background_menu)
-        layer.items.append(Item(0, 0, ("wallpaper", self.w, self.h, "", (), wallpaper), "", "", on))
+        ui.add("wallpaper", 0, 0, self.w, self.h, extra=wallpaper, on=on)
         rows = (self.h - TASKBAR) // ICON[1]
         for i, name in enumerate(self.icons):
             state = ("selected",) if name == self.picked_icon else ()
-            on = On(
-                click=lambda name=name: self._pick(name),  # type: ignore[misc]
-                double=lambda name=name: self._open_icon(name),  # type: ignore[misc]
-                menu=lambda name=name: self._icon_menu(name),  # type: ignore[misc]
-            )
-            spec = ("icon", ICON[0] - 2, ICON[1] - 2, name, state, (name, wallpaper))
-            layer.items.append(Item(2 + i // rows * ICON[0], 2 + i % rows * ICON[1], spec, name, "", on))
-        return layer
+            x, y = 2 + i // rows * ICON[0], 2 + i % rows * ICON[1]
+            on = On(partial(self._pick, name), partial(self._open_icon, name), menu=partial(self._icon_menu, name))
+            ui.add("icon", x, y, ICON[0] - 2, ICON[1] - 2, name, state, (name, wallpaper), on=on)
+        return ui.layer
 
     def _pick(self, name: str = "") -> None:
         """Select an icon, or none."""
@@ -294,7 +297,7 @@ class Desktop:
     def window_layer(self, window: Window, active: bool) -> Layer:
         app = window.app
         layer = Layer(app.title(), window.x, window.y, window.w, window.h, owner=window, live=not window.dialogs)
-        self._frame_items(layer, app.title(), active, close=app.request_close, minimise=lambda: self.minimise(window))
+        self._frame_items(layer, active, app.request_close, partial(self.minimise, window))
         menus = app.menus()
         if menus:
             bar = Ui(self, window, layer, TITLE, active)
@@ -302,28 +305,29 @@ class Desktop:
             x = 3
             for name, entries in menus.items():
                 w = width(name) + 10
-
-                def open_entries(name: str = name, entries: Callable[[], list[MenuItem]] = entries, x: int = x) -> None:
-                    self.open_menu(Menu(name, entries(), window.x + x, window.y + TITLE + MENUBAR))
-
-                bar.add("menu", x, 0, w, MENUBAR, name, on=On(click=open_entries))
+                bar.add("menu", x, 0, w, MENUBAR, name, on=On(partial(self._open_bar_menu, window, name, entries, x)))
                 x += w
-        window.view(Ui(self, window, layer, TITLE + (MENUBAR if menus else 0), active))
+        app.view(Ui(self, window, layer, TITLE + (MENUBAR if menus else 0), active))
         return layer
+
+    def _open_bar_menu(self, window: Window, name: str, entries: Callable[[], list[MenuItem]], x: int) -> None:
+        self.open_menu(Menu(name, entries(), window.x + x, window.y + TITLE + MENUBAR))
+
+    def top_layer(self, window: Window) -> Layer:
+        """The window, or the dialog in front of it, as it would be drawn now if it were active."""
+        return self.dialog_layer(window.dialogs[-1], True) if window.dialogs else self.window_layer(window, True)
 
     def dialog_layer(self, dialog: Dialog, active: bool) -> Layer:
         window = dialog.window
         w, h = dialog.size
         x, y = self._on_screen(window.x + (window.w - w) // 2, window.y + (window.h - h) // 2, w, h)
         layer = Layer(dialog.title, x, y, w, h, owner=window, live=dialog is window.dialogs[-1])
-        self._frame_items(layer, dialog.title, active and layer.live, close=dialog.cancel, minimise=None)
+        self._frame_items(layer, active and layer.live, dialog.cancel, None)
         dialog.view(Ui(self, dialog, layer, TITLE, active))
         return layer
 
-    def _frame_items(
-        self, layer: Layer, title: str, active: bool, close: Callable[[], object], minimise: Callable[[], object] | None
-    ) -> None:
-        owner, w = layer.owner, layer.w
+    def _frame_items(self, layer: Layer, active: bool, close: Do, minimise: Do | None) -> None:
+        owner, w, title = layer.owner, layer.w, layer.title
         assert owner is not None
 
         def drag(dx: int, dy: int, to_x: int, to_y: int) -> None:
@@ -333,32 +337,25 @@ class Desktop:
         state = ("active",) if active else ()
         ui.add("window", 0, 0, w, layer.h, state=state)
         buttons = 32 if minimise else 16
-        ui.add(
-            "title", 1, 1, w - 2 - buttons, TITLE - 1, title, state, on=On(drag=drag), shown=fit(title, w - 8 - buttons)
-        )
+        shown = fit(title, w - 8 - buttons)
+        ui.add("title", 1, 1, w - 2 - buttons, TITLE - 1, title, state, on=On(drag=drag), shown=shown)
         if minimise:
             ui.add("minimise", w - 33, 1, 16, TITLE - 1, "minimise", state, on=On(click=minimise), shown="")
         ui.add("close", w - 17, 1, 16, TITLE - 1, "close", state, on=On(click=close), shown="")
 
     def _taskbar(self, active: Window | None) -> Layer:
-        layer = Layer("taskbar", 0, self.h - TASKBAR, self.w, TASKBAR)
-        items = layer.items
-        items.append(Item(0, layer.y, ("taskbar", self.w, TASKBAR, "", (), None), "", "", None))
-        start = On(click=self.open_launcher)
-        items.append(Item(2, layer.y + 2, ("launcher", 46, TASKBAR - 4, "Menu", (), None), "Menu", "", start))
+        ui = self._ui("taskbar", 0, self.h - TASKBAR, self.w, TASKBAR)
+        ui.add("taskbar", 0, 0, self.w, TASKBAR)
+        ui.add("launcher", 2, 2, 46, TASKBAR - 4, "Menu", on=On(self.open_launcher))
         w = min(84, (self.w - 95) // max(4, len(self.windows)))
         # In the order of opening, so that an entry does not move when its window comes to the front.
         for i, window in enumerate(sorted(self.windows, key=lambda w: w.order)):
             label = window.app.title()
             state = ("active",) if window is active else ("minimised",) if window.minimised else ()
-            on = On(
-                click=lambda window=window: self._task_clicked(window),  # type: ignore[misc]
-                menu=lambda window=window: self._task_menu(window),  # type: ignore[misc]
-            )
-            spec = ("task", w, TASKBAR - 4, fit(label, w - 6), state, None)
-            items.append(Item(51 + i * (w + 1), layer.y + 2, spec, label, "", on))
-        items.append(Item(self.w - 40, layer.y + 4, ("clock", 38, 15, self.clock, (), None), self.clock, "", None))
-        return layer
+            on = On(partial(self._task_clicked, window), menu=partial(self._task_menu, window))
+            ui.add("task", 51 + i * (w + 1), 2, w, TASKBAR - 4, label, state, on=on, shown=fit(label, w - 6))
+        ui.add("clock", self.w - 40, 4, 38, 15, self.clock)
+        return ui.layer
 
     def open_launcher(self) -> None:
         entries = [MenuItem(name, self.launch, (name,)) for name in self.apps]
@@ -384,16 +381,14 @@ class Desktop:
 
     def _menu_layer(self, menu: Menu) -> Layer:
         w, h = menu.size
-        layer = Layer(menu.title, menu.x, menu.y, w, h)
-        layer.items.append(Item(menu.x, menu.y, ("popup", w, h, "", (), None), "", "", None))
+        ui = self._ui(menu.title, menu.x, menu.y, w, h)
+        ui.add("popup", 0, 0, w, h)
         for i, entry in enumerate(menu.items):
-            flags = (("disabled", entry.do is None), ("checked", entry.checked), ("lit", i == menu.lit))
-            state = tuple(name for name, yes in flags if yes)
-            on = On(click=lambda entry=entry: self.choose(entry)) if entry.do else None  # type: ignore[misc]
+            state = states(disabled=entry.do is None, checked=entry.checked, lit=i == menu.lit)
+            on = On(partial(self.choose, entry)) if entry.do else None
             shown = fit(entry.label, w - 26 - (width(entry.shortcut) + 12 if entry.shortcut else 0))
-            spec = ("menuitem", w - 2, ROW, shown, state, entry.shortcut)
-            layer.items.append(Item(menu.x + 1, menu.y + 2 + i * ROW, spec, entry.label, "", on))
-        return layer
+            ui.add("menuitem", 1, 2 + i * ROW, w - 2, ROW, entry.label, state, entry.shortcut, on=on, shown=shown)
+        return ui.layer
 
     def choose(self, entry: MenuItem) -> None:
         self.menu = None

@@ -1,20 +1,18 @@
 """The environment: a Desktop behind the contract of `envs/base.py`, drawn to pixels, with a parse beside them."""
 
-from __future__ import annotations
-
 import copy
-import random
+from random import Random
 
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Hotkey, Scroll
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.images import Pixels, observe
 from arpo.envs.pocket import keys
 from arpo.envs.pocket.apps import APPS
-from arpo.envs.pocket.controls import Control, parse
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.draw import Theme, render, words
 from arpo.envs.pocket.events import perform
 from arpo.envs.pocket.families import family_of
+from arpo.envs.pocket.screen import Control, parse
 from arpo.envs.pocket.ui import Item, Layer
 from arpo.envs.pocket.vfs import FileProblem
 from arpo.errors import ActionError, ConfigError, TaskError
@@ -30,15 +28,19 @@ def scale_of(size: tuple[int, int]) -> int:
     return 2 if size[1] >= 810 and size[0] >= 2 * SMALLEST[0] else 1
 
 
+def refuse_size(size: tuple[int, int]) -> None:
+    width, height = size
+    if not (SMALLEST[0] <= width <= LARGEST[0] and SMALLEST[1] <= height <= LARGEST[1]):
+        allowed = f"{SMALLEST[0]}x{SMALLEST[1]} to {LARGEST[0]}x{LARGEST[1]}"
+        raise ConfigError(f"size {width}x{height}: pocket draws screens from {allowed}")
+
+
 class PocketEnv:
     """One pocket desktop. No threads, no files, nothing shared with another but caches of tiles and measured text."""
 
     def __init__(self, size: tuple[int, int] = DEFAULT_SIZE) -> None:
-        width, height = size
-        if not (SMALLEST[0] <= width <= LARGEST[0] and SMALLEST[1] <= height <= LARGEST[1]):
-            allowed = f"{SMALLEST[0]}x{SMALLEST[1]} to {LARGEST[0]}x{LARGEST[1]}"
-            raise ConfigError(f"size {width}x{height}: pocket draws screens from {allowed}")
-        self._size = (width, height)
+        refuse_size(size)
+        self._size = (size[0], size[1])
         self._scale = scale_of(self._size)
         self._desk: Desktop | None = None
         self._task: Task | None = None
@@ -69,7 +71,7 @@ class PocketEnv:
         family, params = family_of(task)
         desk = Desktop((self._size[0] // self._scale, self._size[1] // self._scale), APPS)
         try:
-            family.start(desk, params, random.Random(f"{task.id}/{seed}"))
+            family.start(desk, params, Random(f"{task.id}/{seed}"))
         except (FileProblem, LookupError, ValueError) as problem:  # a user's own task may name what is not there
             raise TaskError(f"task {task.id}: cannot be set up with {params}: {problem}") from problem
         self._desk, self._task, self._last, self._frame = desk, task, None, None

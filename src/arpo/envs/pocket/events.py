@@ -4,12 +4,8 @@ Everything here reads the frame, that is, what is on the screen, and then calls 
 says it does. Coordinates are logical.
 """
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type
-from arpo.envs.pocket.desktop import Desktop, Dialog, Surface, Window
+from arpo.envs.pocket.desktop import Desktop, Window
 from arpo.envs.pocket.dialogs import Message
 from arpo.envs.pocket.keys import character, combination, printable
 from arpo.envs.pocket.textbox import TextBox
@@ -42,7 +38,7 @@ def perform(desk: Desktop, action: Action, frame: list[Layer]) -> None:
                 _press(desk, combination((*desk.held, *keys)))
     except FileProblem as problem:
         if window := desk.active:
-            window.dialogs.append(Message(desk, window, "Problem", str(problem)))
+            Message(window.app, "Problem", str(problem))
         else:
             desk.notice = str(problem)
 
@@ -153,8 +149,12 @@ def _press(desk: Desktop, keys: str) -> None:
     window = desk.active
     if desk.menu:
         _menu_key(desk, desk.menu, keys)
-    elif keys in (shell := _shell_keys(desk, window)):
-        shell[keys]()
+    elif keys == "win":
+        desk.open_launcher()
+    elif keys == "alt+tab":
+        desk.next_window()
+    elif keys == "alt+f4" and window:
+        (window.dialogs[-1].cancel if window.dialogs else window.app.request_close)()
     elif window and not _text_key(desk, window, keys):
         _window_key(desk, window, keys)
 
@@ -167,13 +167,6 @@ def _menu_key(desk: Desktop, menu: Menu, keys: str) -> None:
         menu.lit = (at + (1 if keys == "down" else -1)) % len(menu.items)
     elif keys == "enter" and menu.lit >= 0 and menu.items[menu.lit].do:
         desk.choose(menu.items[menu.lit])
-
-
-def _shell_keys(desk: Desktop, window: Window | None) -> dict[str, Callable[[], object]]:
-    keys: dict[str, Callable[[], object]] = {"win": desk.open_launcher, "alt+tab": desk.next_window}
-    if window:
-        keys["alt+f4"] = window.dialogs[-1].cancel if window.dialogs else window.app.request_close
-    return keys
 
 
 def _text_key(desk: Desktop, window: Window, keys: str) -> bool:
@@ -204,7 +197,7 @@ def _window_key(desk: Desktop, window: Window, keys: str) -> None:
     if keys in shortcuts:
         shortcuts[keys]()
     elif keys in ("tab", "shift+tab"):
-        _next_field(desk, window.top, 1 if keys == "tab" else -1)
+        _next_field(desk, window, 1 if keys == "tab" else -1)
     elif window.dialogs:
         if keys == "enter":
             window.dialogs[-1].accept()
@@ -214,26 +207,18 @@ def _window_key(desk: Desktop, window: Window, keys: str) -> None:
         window.app.typed(char)
 
 
-def _layer_of(desk: Desktop, surface: Surface) -> Layer | None:
-    """The surface as it would be drawn now. Keys may follow each other within one action, so no frame is at hand."""
-    if isinstance(surface, Window):
-        return desk.window_layer(surface, True)
-    return desk.dialog_layer(surface, True) if isinstance(surface, Dialog) else None
-
-
 def _item_of(desk: Desktop, box: TextBox) -> Item | None:
-    """The item that a text box is edited in."""
-    layer = _layer_of(desk, desk.active.top) if desk.active else None
-    return next((item for item in layer.items if item.on and item.on.focus is box), None) if layer else None
+    """The item that a text box is edited in. Keys may follow each other within one action, so no frame is at hand."""
+    items = desk.top_layer(desk.active).items if desk.active else []
+    return next((item for item in items if item.on and item.on.focus is box), None)
 
 
-def _next_field(desk: Desktop, surface: Surface, step: int) -> None:
-    layer = _layer_of(desk, surface)
-    boxes = [item.on.focus for item in layer.items if item.on and item.on.focus] if layer else []
+def _next_field(desk: Desktop, window: Window, step: int) -> None:
+    boxes = [item.on.focus for item in desk.top_layer(window).items if item.on and item.on.focus]
     if boxes:
         start = -1 if step > 0 else 0
-        at = next((i for i, box in enumerate(boxes) if box is surface.focus), start) + step
-        box = surface.focus = boxes[at % len(boxes)]
+        at = next((i for i, box in enumerate(boxes) if box is window.top.focus), start) + step
+        box = window.top.focus = boxes[at % len(boxes)]
         box.select_all()
 
 

@@ -1,7 +1,5 @@
 """The scripted expert: one for every task, through public actions only."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Action, Finish
 from arpo.envs.pocket.env import PocketEnv
 from arpo.envs.pocket.families import family_of
@@ -26,7 +24,7 @@ class Expert:
         """A short thought and the next action."""
         if self.task.feasible and env.score() == 1.0:
             return "The task is done.", Finish()
-        move = self.family.expert(Screen(env.parse()), self.params, self.notes)
+        move = self.family.expert(Screen(env.parse(), self.notes), self.params)
         if move is None:
             raise ExpertLost(f"task {self.task.id}: the expert knows no move here")
         return move

@@ -3,8 +3,6 @@
 The font is the one that Pillow carries inside itself, so every machine measures and draws the same.
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 
 import numpy as np

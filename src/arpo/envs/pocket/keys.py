@@ -1,7 +1,5 @@
 """The keyboard: which key names exist, and how several keys become one combination."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 MODIFIERS = ("ctrl", "alt", "shift")  # in the order in which a combination names them

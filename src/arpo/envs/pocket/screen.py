@@ -1,10 +1,10 @@
-"""What a scripted expert sees and does: the screen parse, and moves made of public actions.
+"""The screen parse (`Control`s), and what a scripted expert does with it: moves made of public actions.
 
 An expert is a function of the present screen, so that it also finds its way back after somebody else's wrong move.
 It reads as a list of wishes, the most urgent last step first, joined by `or`; a wish that is already true or that
 cannot be acted on now is None:
 
-    def expert(self, s, p, notes):
+    def expert(self, s, p):
         return (
             s.fill("Name", p["new"], window="Rename")      # None unless that dialog is open and the field is wrong
             or s.click("Rename", window="Rename")          # None unless that dialog is open
@@ -14,22 +14,75 @@ cannot be acted on now is None:
         )
 """
 
-from __future__ import annotations
-
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type
-from arpo.envs.pocket.controls import Control
+from arpo.envs.pocket.ui import Item, Layer
 
 Move: TypeAlias = tuple[str, Action]
 """A short thought and the action that follows from it."""
 
 
-class Screen:
-    """The parse of one screenshot, with the moves that it allows."""
+@dataclass(frozen=True, slots=True)
+class Control:
+    """One visible control, in screen pixels.
 
-    def __init__(self, controls: tuple[Control, ...]) -> None:
+        Control(kind="button", label="Save", box=(210, 180, 270, 197), state=("default",), value="", window="Save as")
+
+    Kinds are those of ui.py: "button", "field", "row", "menuitem" … States: "active", "all" (its whole text is
+    selected), "blocked" (behind a dialog), "bold", "checked", "covered" (a page of text in part), "cut" (the label is
+    too long for its place), "default", "disabled", "faint", "focused", "lit", "minimised", "on", "selected",
+    "starred", "wrong".
+    """
+
+    kind: str
+    label: str
+    box: tuple[int, int, int, int]  # x0, y0, x1, y1, the last two exclusive
+    state: tuple[str, ...]
+    value: str  # what a field, slider, cell or drop-down holds; further columns of a row
+    window: str  # the title of the window, dialog or menu that it belongs to
+
+    @property
+    def centre(self) -> tuple[int, int]:
+        x0, y0, x1, y1 = self.box
+        return (x0 + x1) // 2, (y0 + y1) // 2
+
+
+def parse(frame: list[Layer], scale: int) -> tuple[Control, ...]:
+    """Every control with a label or a value whose middle can be seen, back to front."""
+    found = []
+    for i, layer in enumerate(frame):
+        above = frame[i + 1 :]
+        for item in layer.items:
+            if (item.label or item.value) and (state := _state(item, layer, above)) is not None:
+                kind, w, h, _, _, _ = item.spec
+                box = (item.x * scale, item.y * scale, (item.x + w) * scale, (item.y + h) * scale)
+                found.append(Control(kind, item.label, box, state, item.value, layer.title))
+    return tuple(found)
+
+
+def _state(item: Item, layer: Layer, above: list[Layer]) -> tuple[str, ...] | None:
+    """An item's states, with those that follow from where it is; None if it is hidden."""
+    kind, w, h, shown, state, _ = item.spec
+    x, y = item.x + w // 2, item.y + h // 2
+    if any(other.contains(x, y) for other in above):
+        if kind != "area" or any(other.contains(item.x, item.y) for other in above):
+            return None
+        state = (*state, "covered")  # a page is large: its beginning tells enough
+    if not layer.live:
+        state = (*state, "blocked")
+    if shown and shown != item.label and shown.endswith("…"):
+        state = (*state, "cut")
+    return state
+
+
+class Screen:
+    """The parse of one screenshot, with the moves that it allows, and what was noted on earlier ones."""
+
+    def __init__(self, controls: tuple[Control, ...], notes: dict[str, str]) -> None:
         self.controls = tuple(c for c in controls if "blocked" not in c.state)
+        self.notes = notes
 
     # Looking.
 
@@ -64,13 +117,21 @@ class Screen:
             return None
         return thought or f"Click {label}.", Click(*control.centre)
 
-    def double_click(self, label: str, kind: str = "", window: str = "", thought: str = "") -> Move | None:
+    def select(self, label: str, kind: str, window: str, thought: str = "") -> Move | None:
+        """Click what is to be selected; None once it is."""
         control = self.find(label, kind, window)
-        return (thought or f"Open {label}.", Click(*control.centre, count=2)) if control else None
+        return None if control and "selected" in control.state else self.click(label, kind, window, thought)
 
-    def right_click(self, label: str, kind: str = "", window: str = "", thought: str = "") -> Move | None:
+    def double_click(self, label: str, kind: str, window: str = "") -> Move | None:
         control = self.find(label, kind, window)
-        return (thought or f"Right-click {label}.", Click(*control.centre, button="right")) if control else None
+        return (f"Open {label}.", Click(*control.centre, count=2)) if control else None
+
+    def right_click(self, label: str, kind: str, window: str) -> Move | None:
+        control = self.find(label, kind, window)
+        return (f"Right-click {label}.", Click(*control.centre, button="right")) if control else None
+
+    def close(self, window: str, name: str = "") -> Move | None:
+        return self.click("close", kind="close", window=window, thought=f"Close {name or window}.")
 
     def drag(self, source: Control | None, target: Control | None, thought: str) -> Move | None:
         return (thought, Drag(*source.centre, *target.centre)) if source and target else None
@@ -138,7 +199,7 @@ class Screen:
             return self.escape(*expected)
         return self.escape(name, *expected) or self.app(name)
 
-    def fill(self, label: str, text: str, window: str = "", thought: str = "") -> Move | None:
+    def fill(self, label: str, text: str, window: str = "") -> Move | None:
         """Make a field or a page hold exactly this text."""
         control = self.find(label, kind="field", window=window) or self.find(label, kind="area", window=window)
         if control is None or control.value == text:
@@ -147,4 +208,29 @@ class Screen:
             return f"Click the {label} field.", Click(*control.centre)
         if control.value and "all" not in control.state:
             return self.keys("ctrl", "a", thought="Select the old text.")
-        return self.type(text, thought)
+        return self.type(text)
+
+    # Lists that may be longer than their windows.
+
+    def look_through(self, window: str, thought: str = "Scroll on.") -> Move | None:
+        """Scroll a window's list; None once both its ends were in sight, which the notes keep."""
+        bar = self.find(kind="scrollbar", window=window)
+        if bar is None:
+            return None
+        if bar.value != "middle":
+            self.notes["way"] = "down" if bar.value == "top" else "up"
+            self.notes["seen"] = f"{self.notes.get('seen', '')} {bar.value}"
+        seen = self.notes.get("seen", "")
+        return None if "top" in seen and "end" in seen else self.scroll(bar, self.notes.get("way", "down"), thought)
+
+    def seek(self, row: Control | None, window: str) -> Move | None:
+        """Scroll a window's list until the row is in sight. If it is nowhere, somebody has moved it: undo that."""
+        if row is None and (move := self.look_through(window)):
+            return move
+        self.notes["seen"] = ""
+        return None if row else self.keys("ctrl", "z", thought="It is gone: undo that.")
+
+    def context_entry(self, row: str, entry: str) -> Move | None:
+        """Choose an entry of the open context menu, if it is the menu of that row ("plan.txt", "Ada train ticket")."""
+        item = self.find(entry, kind="menuitem")
+        return self.menuitem(entry) if item and f"{item.window} ".startswith(f"{row} ") else None

@@ -4,8 +4,7 @@ A TextBox is state only. It knows characters and positions; pixels come in as a 
 clicks translate through `rows`.
 """
 
-from __future__ import annotations
-
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -130,10 +129,7 @@ class TextBox:
 
     def row_of(self, position: int, rows: Rows) -> int:
         """The row that shows a position; at a wrap the later one."""
-        for i in range(len(rows) - 1, -1, -1):
-            if rows[i][0] <= position:
-                return i
-        return 0
+        return bisect_right(rows, position, key=lambda row: row[0]) - 1
 
     def position(self, row: tuple[int, int], x: float) -> int:
         """The position in a row nearest to a horizontal offset."""

@@ -10,7 +10,8 @@ All sizes are logical pixels; draw.py alone knows the screen's scale.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from arpo.envs.pocket.fonts import LINE, advance, fit, width
@@ -24,6 +25,8 @@ SCROLL_ROWS = 3  # how far one scroll gesture goes
 WIDEST_MENU = 220
 Do: TypeAlias = Callable[[], object]
 Act: TypeAlias = Callable[..., object]
+Scroll: TypeAlias = Callable[[int, int], object]
+"""Takes rows to the right and rows down."""
 Spec: TypeAlias = tuple[str, int, int, str, tuple[str, ...], Any]
 """kind, width, height, label as drawn, states, and what else the kind needs to be drawn."""
 
@@ -36,7 +39,7 @@ class On:
     double: Do | None = None
     press: Callable[[int, int], object] | None = None  # a left click, with its offset
     drag: Callable[[int, int, int, int], object] | None = None
-    scroll: Callable[[int, int], object] | None = None  # rows to the right, rows down
+    scroll: Scroll | None = None
     menu: Callable[[], list[MenuItem]] | None = None  # right click
     payload: str = ""  # what a drag from here carries …
     drop: Callable[[str], object] | None = None  # … and what happens where it is let go
@@ -158,19 +161,13 @@ class Ui:
         self, x: int, y: int, w: int, label: str, do: Do | None, default: bool = False, on: bool = False
     ) -> None:
         """A push button; disabled where `do` is None; `on` for one that stays pressed."""
-        state = tuple(s for s, yes in (("disabled", do is None), ("default", default), ("on", on)) if yes)
+        state = states(disabled=do is None, default=default, on=on)
         self.add("button", x, y, w, ROW, label, state, on=On(click=do) if do else None, shown=fit(label, w - 4))
 
-    def checkbox(self, x: int, y: int, label: str, checked: bool, do: Do | None, style: str = "") -> None:
-        """Styles: "" (on a panel), "page" (on white)."""
-        self._mark("checkbox", x, y, label, checked, do, style)
-
-    def radio(self, x: int, y: int, label: str, checked: bool, do: Do | None, style: str = "") -> None:
-        self._mark("radio", x, y, label, checked, do, style)
-
-    def _mark(self, kind: str, x: int, y: int, label: str, checked: bool, do: Do | None, style: str) -> None:
-        state = tuple(s for s, yes in (("checked", checked), ("disabled", do is None)) if yes)
-        self.add(kind, x, y, width(label) + 22, ROW, label, state, style, on=On(click=do) if do else None)
+    def mark(self, kind: str, x: int, y: int, label: str, checked: bool, do: Do | None, style: str = "") -> None:
+        """A "checkbox" or a "radio" button. Styles: "" (on a panel), "page" (on white)."""
+        state = states(checked=checked, disabled=do is None)
+        self.add(kind, x, y, width(label) + 22, ROW, label, state, style, on=On(do) if do else None)
 
     def tab(self, x: int, y: int, label: str, selected: bool, do: Do) -> int:
         """One tab; returns the x of the next."""
@@ -178,8 +175,8 @@ class Ui:
         self.add("tab", x, y, w, ROW, label, ("selected",) if selected else (), on=On(click=do))
         return x + w
 
-    def link(self, x: int, y: int, label: str, do: Do, w: int = 0) -> None:
-        shown = fit(label, w or self.w - x - 4)
+    def link(self, x: int, y: int, label: str, do: Do) -> None:
+        shown = fit(label, self.w - x - 4)
         self.add("link", x, y, width(shown) + 2, LINE, label, on=On(click=do), shown=shown)
 
     def row(
@@ -225,21 +222,17 @@ class Ui:
 
     def field(self, x: int, y: int, w: int, label: str, box: TextBox, enter: Do | None = None) -> None:
         """A single-line text field. `enter` is what the Enter key does in it (else: the dialog's default button)."""
-        focused = self.active and self.surface.focus is box
-        first, last = _window(box.text, box.caret if focused else 0, w - 8)
+        state = self._edit_state(box)
+        first, last = _window(box.text, box.caret if state else 0, w - 8)
         shown = box.text[first:last]
         start, end = (max(first, p) - first for p in box.selection)
-        marks = (_x(shown, box.caret - first), _x(shown, start), _x(shown, end)) if focused else None
-
-        def place(dx: int) -> int:
-            return box.position((first, last), dx - 4)
-
-        on = self._typing(box, place_at=lambda dx, dy: place(dx), enter=enter)
-        self.add("field", x, y, w, ROW, label, _edit_state(box, focused), marks, box.text, on, shown)
+        marks = (_x(shown, box.caret - first), _x(shown, start), _x(shown, end)) if state else None
+        on = self._typing(box, lambda dx, dy: box.position((first, last), dx - 4), enter)
+        self.add("field", x, y, w, ROW, label, state, marks, box.text, on, shown)
 
     def area(self, x: int, y: int, w: int, h: int, label: str, box: TextBox) -> None:
         """A page of text that wraps and scrolls."""
-        focused = self.active and self.surface.focus is box
+        state = self._edit_state(box)
         rows = box.rows(text_width(w))
         visible = visible_rows(h)
         top = max(0, min(box.first_row, len(rows) - visible))
@@ -251,27 +244,28 @@ class Ui:
         def scroll(dx: int, dy: int) -> None:
             box.first_row = max(0, min(top + dy, len(rows) - visible))
 
-        on = self._typing(box, place, None, scroll)
-        self.add("area", x, y, w, h, label, _edit_state(box, focused), value=box.text, on=on, shown="")
+        on = self._typing(box, place, scroll=scroll)
+        self.add("area", x, y, w, h, label, state, value=box.text, on=on, shown="")
         start, end = box.selection
         for i, (row_start, row_end) in enumerate(rows[top : top + visible]):
             text = box.text[row_start:row_end]
             marks = None
-            if focused:
+            if state:
                 last = top + i + 1 >= len(rows) or rows[top + i + 1][0] > box.caret
                 caret = _x(text, box.caret - row_start) if row_start <= box.caret and last else -1
                 marks = (caret, _x(text, start - row_start), _x(text, end - row_start))
             if text or (marks and marks[0] >= 0):
                 self.add("line", x + 3, y + 2 + i * LINE, w - 12, LINE, text.rstrip(), extra=marks)
         if len(rows) > visible:
-            self.scrollbar(x + w - 9, y + 1, h - 2, top, visible, len(rows), lambda to: setattr(box, "first_row", to))
+            self.scrollbar(x + w - 9, y + 1, h - 2, top, visible, len(rows), partial(setattr, box, "first_row"))
+
+    def _edit_state(self, box: TextBox) -> tuple[str, ...]:
+        """ "focused" while keys go to a box, "all" while its whole text is selected."""
+        focused = self.active and self.surface.focus is box
+        return states(focused=focused, all=focused and box.text != "" and box.selected == box.text)
 
     def _typing(
-        self,
-        box: TextBox,
-        place_at: Callable[[int, int], int],
-        enter: Do | None,
-        scroll: Callable[[int, int], object] | None = None,
+        self, box: TextBox, place_at: Callable[[int, int], int], enter: Do | None = None, scroll: Scroll | None = None
     ) -> On:
         desk, surface = self.desk, self.surface
 
@@ -306,15 +300,15 @@ class Ui:
         last = max(1, total - visible)
         thumb = (h - size) * min(first, last) // last
 
-        def clamp(row: int) -> int:
-            return max(0, min(row, last))
+        def move(rows: int) -> None:
+            set_first(max(0, min(first + rows, last)))
 
         def press(dx: int, dy: int) -> None:
             if not thumb <= dy < thumb + size:
-                set_first(clamp(first + (visible if dy > thumb else -visible)))
+                move(visible if dy > thumb else -visible)
 
         def drag(dx: int, dy: int, to_x: int, to_y: int) -> None:
-            set_first(clamp(first + round((to_y - dy) * last / max(1, h - size))))
+            move(round((to_y - dy) * last / max(1, h - size)))
 
         where = "top" if first <= 0 else "end" if first >= last else "middle"
         self.add("scrollbar", x, y, 8, h, extra=(thumb, size), value=where, on=On(press=press, drag=drag))
@@ -329,12 +323,15 @@ class Ui:
         visible = max(1, (h - 2) // ROW)
         first = max(0, min(first, total - visible))
         scroll = lambda dx, dy: set_first(max(0, min(first + dy, total - visible)))  # noqa: E731
-        self.add(
-            "panel", x, y, w, h, extra="page", on=On(on.click, on.double, scroll=scroll, menu=on.menu, drop=on.drop)
-        )
+        self.panel(x, y, w, h, on=replace(on, scroll=scroll))
         if total > visible:
             self.scrollbar(x + w - 9, y + 1, h - 2, first, visible, total, set_first)
         return range(first, min(total, first + visible))
+
+
+def states(**flags: bool) -> tuple[str, ...]:
+    """The names of the flags that are set."""
+    return tuple(name for name, yes in flags.items() if yes)
 
 
 def clipboard_items(desk: Desktop, box: TextBox) -> list[MenuItem]:
@@ -345,13 +342,6 @@ def clipboard_items(desk: Desktop, box: TextBox) -> list[MenuItem]:
         MenuItem("Paste", desk.paste if desk.clipboard else None, shortcut="Ctrl+V"),
         MenuItem("Select all", box.select_all if box.text else None, shortcut="Ctrl+A"),
     ]
-
-
-def _edit_state(box: TextBox, focused: bool) -> tuple[str, ...]:
-    """ "focused" while keys go to a box, "all" while its whole text is selected."""
-    if not focused:
-        return ()
-    return ("focused", "all") if box.text and box.selected == box.text else ("focused",)
 
 
 def text_width(area_width: int) -> int:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 PLACES = ("Documents", "Downloads", "Pictures")
+DOCUMENTS = "/Documents"
 TRASH = "/Trash"
 BAD_CHARACTERS = '/\\:*?"<>|'
 NAME_LIMIT = 32
@@ -81,11 +82,9 @@ class Files:
 
     def names(self, folder: str) -> list[str]:
         """What lies in a folder: folders first, then files, each by name."""
-        prefix = join(folder, "")
-        inside = [path[len(prefix) :] for path in self.folders if path.startswith(prefix) and path != folder]
-        folders = sorted(name for name in inside if name and "/" not in name and join(folder, name) != TRASH)
-        files = sorted(p[len(prefix) :] for p in self.files if p.startswith(prefix) and "/" not in p[len(prefix) :])
-        return folders + files
+        shown = (path for path in self.folders if path not in ("/", TRASH))
+        folders = sorted(name for parent, name in map(split, shown) if parent == folder)
+        return folders + sorted(name for parent, name in map(split, self.files) if parent == folder)
 
     def read(self, path: str) -> str:
         if path not in self.files:

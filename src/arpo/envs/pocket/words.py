@@ -1,8 +1,11 @@
-"""The words that names and texts are made of. Few and short, so that a small model can learn to read them all."""
+"""The words that names and texts are made of, and how a task's parameters are drawn.
 
-from __future__ import annotations
+The words are few and short, so that a small model can learn to read them all.
+"""
 
-import random
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any
 
 NOUNS = (
     "apple bank bird boat book bread bridge budget cake car chair city clock cloud coffee corn door dream farm fish "
@@ -14,17 +17,38 @@ PEOPLE = "Ada Ben Cleo Dan Eva Finn Gus Hana Ivo Jana Kim Leo Mia Nora Omar Pia"
 VERBS = "bring buy call check clean find move order paint pack send sell visit wash".split()
 
 
-def nouns(rng: random.Random, count: int, avoid: tuple[str, ...] = ()) -> list[str]:
+def nouns(rng: Random, count: int, avoid: tuple[str, ...] = ()) -> list[str]:
     """Different nouns, none of them in `avoid`."""
     return rng.sample([word for word in NOUNS if word not in avoid], count)
 
 
-def person(rng: random.Random, avoid: tuple[str, ...] = ()) -> str:
+def noun(rng: Random) -> str:
+    return nouns(rng, 1)[0]
+
+
+def text_file(rng: Random) -> str:
+    return f"{noun(rng)}.txt"
+
+
+def person(rng: Random, avoid: tuple[str, ...] = ()) -> str:
     return rng.choice([name for name in PEOPLE if name not in avoid])
 
 
-def sentence(rng: random.Random) -> str:
+def sentence(rng: Random) -> str:
     """A short line such as "buy milk and bread"."""
     verb = rng.choice(VERBS)
     first, second = nouns(rng, 2, (verb,))
     return f"{verb} {first} and {second}"
+
+
+def drawn(**how: Callable[[Random], Any]) -> Any:
+    """A family's `draw`, where each parameter is drawn by itself."""
+    return lambda self, rng: {name: draw(rng) for name, draw in how.items()}
+
+
+def one_of(values: Sequence[Any]) -> Callable[[Random], Any]:
+    return lambda rng: rng.choice(values)
+
+
+def coin(rng: Random) -> bool:
+    return rng.random() < 0.5

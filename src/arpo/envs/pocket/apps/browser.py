@@ -3,17 +3,15 @@
 What stays when it is closed (pages, bookmarks, the forms sent) is in `desk.stores["browser"]`.
 """
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable
+from functools import partial
+from random import Random
 from typing import Any
 
 from arpo.envs.pocket.apps.pages import HOME, Block, new_store, page_at
-from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Window
+from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Keys, Menus, Window
 from arpo.envs.pocket.fonts import width, wrap
 from arpo.envs.pocket.textbox import TextBox
-from arpo.envs.pocket.ui import ROW, MenuItem, On, Ui
+from arpo.envs.pocket.ui import ROW, Do, MenuItem, On, Ui
 from arpo.envs.pocket.vfs import join
 
 TOP = 21  # the height of the bar with the address
@@ -32,7 +30,7 @@ class Browser(App):
     def __init__(self, desk: Desktop, window: Window) -> None:
         super().__init__(desk, window)
         if "browser" not in desk.stores:
-            desk.stores["browser"] = new_store(random.Random(0))
+            desk.stores["browser"] = new_store(Random(0))
         self.bar = TextBox()
         self.history: list[str] = []
         self.at = -1
@@ -73,7 +71,7 @@ class Browser(App):
             h = ui.h - TOP - 4
             ui.scrollbar(ui.w - 11, TOP + 1, h, self.first, self.visible, len(self.rows), self.scroll_to)
 
-    def _tool(self, ui: Ui, x: int, label: str, icon: str, do: Callable[[], object] | None, on: bool = False) -> None:
+    def _tool(self, ui: Ui, x: int, label: str, icon: str, do: Do | None, on: bool = False) -> None:
         state = ("disabled",) if do is None else ("on",) if on else ()
         ui.add("tool", x, 1, 18, ROW, label, state, icon, on=On(click=do) if do else None, shown="")
 
@@ -96,16 +94,17 @@ class Browser(App):
                 ui.field(x + 50, y, min(150, ui.w - x - 66), rest[0], self.boxes[rest[0]], enter=self.submit)
             case "radio":
                 for choice in rest:
-                    ui.radio(x, y, choice, choice == self.picked, lambda c=choice: self._pick(c), "page")  # type: ignore[misc]
+                    pick = partial(setattr, self, "picked", choice)
+                    ui.mark("radio", x, y, choice, choice == self.picked, pick, "page")
                     x += width(choice) + 26
             case "check":
-                ui.checkbox(x, y, rest[0], rest[0] in self.checked, lambda: self._check(rest[0]), "page")
+                ui.mark("checkbox", x, y, rest[0], rest[0] in self.checked, partial(self._check, rest[0]), "page")
             case "submit":
                 ui.button(x, y, 60, rest[0], self.submit if self.complete else None)
 
     # Menus and keys.
 
-    def menus(self) -> dict[str, Callable[[], list[MenuItem]]]:
+    def menus(self) -> Menus:
         return {"Page": self._page_menu, "Bookmarks": self._bookmarks_menu}
 
     def _page_menu(self) -> list[MenuItem]:
@@ -122,7 +121,7 @@ class Browser(App):
         change = "Remove bookmark" if self.address in marks else "Add bookmark"
         return [MenuItem(change, self.bookmark), *(MenuItem(address, self.visit, (address,)) for address in marks)]
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
+    def shortcuts(self) -> Keys:
         return {
             "alt+left": lambda: self.turn(-1),
             "alt+right": lambda: self.turn(1),
@@ -210,9 +209,6 @@ class Browser(App):
         path = self.desk.files.free_name(join("/Downloads", name))
         self.desk.files.write(path, text)
         self.desk.notice = f"Saved {name} in Downloads"
-
-    def _pick(self, choice: str) -> None:
-        self.picked = choice
 
     def _check(self, label: str) -> None:
         self.checked ^= {label}

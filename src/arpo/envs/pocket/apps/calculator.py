@@ -4,12 +4,11 @@ The line is worked out when "=" is pressed, products before sums. Numbers are ro
 shown so (a division by zero, a number too large) is "Error" until the next digit or C.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from decimal import Context, Decimal, DecimalException, DivisionByZero, InvalidOperation, Overflow
+from functools import partial
 
-from arpo.envs.pocket.desktop import App, Desktop, Window
+from arpo.envs.pocket.desktop import App, Desktop, Keys, Window
 from arpo.envs.pocket.fonts import LINE, width
 from arpo.envs.pocket.ui import On, Ui
 
@@ -52,10 +51,9 @@ class Calculator(App):
         top, gap = 41, 2
         w, h = (ui.w - 6 + gap) // 4, (ui.h - top - 3 + gap) // 5
         for i, key in enumerate(KEYS):
-            on = On(click=lambda key=key: self.press(key))  # type: ignore[misc]
-            ui.add("key", 3 + i % 4 * w, top + i // 4 * h, w - gap, h - gap, key, on=on)
+            ui.add("key", 3 + i % 4 * w, top + i // 4 * h, w - gap, h - gap, key, on=On(partial(self.press, key)))
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
+    def shortcuts(self) -> Keys:
         return {
             "enter": self._equals,
             "esc": self._clear,

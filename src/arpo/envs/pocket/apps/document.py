@@ -1,12 +1,9 @@
 """What the editor and the spreadsheet share: one file a window, saving, and the question about unsaved work."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
-from collections.abc import Callable
 from typing import ClassVar
 
-from arpo.envs.pocket.desktop import App, Desktop, Window
+from arpo.envs.pocket.desktop import App, Desktop, Keys, Window
 from arpo.envs.pocket.dialogs import Choice, FileDialog, Message
 from arpo.envs.pocket.ui import MenuItem
 from arpo.envs.pocket.vfs import split
@@ -55,20 +52,15 @@ class Document(App):
             MenuItem("Close", self.request_close, shortcut="Alt+F4"),
         ]
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
-        return {
-            "ctrl+n": self.new_file,
-            "ctrl+o": self.open_dialog,
-            "ctrl+s": self.save,
-            "ctrl+shift+s": self.save_as,
-        }
+    def shortcuts(self) -> Keys:
+        return {"ctrl+n": self.new_file, "ctrl+o": self.open_dialog, "ctrl+s": self.save, "ctrl+shift+s": self.save_as}
 
     def new_file(self) -> None:
         self.desk.launch(self.name)
 
     def open_dialog(self) -> None:
         self.commit()
-        self.window.dialogs.append(FileDialog(self.desk, self.window, self._open, saving=False))
+        FileDialog(self, self._open, saving=False)
 
     def _open(self, path: str) -> None:
         """Show a file: in the window that has it already, here if nothing is here yet, or in a new window."""
@@ -94,10 +86,7 @@ class Document(App):
     def save_as(self) -> None:
         self.commit()
         folder, name = split(self.path) if self.path else ("/Documents", "")
-        self._ask_name(name, folder, self.save_to)
-
-    def _ask_name(self, name: str, folder: str, do: Callable[[str], object]) -> None:
-        self.window.dialogs.append(FileDialog(self.desk, self.window, do, True, name, folder))
+        FileDialog(self, self.save_to, True, name, folder)
 
     def save_to(self, path: str) -> None:
         self.desk.files.write(path, self.to_text())
@@ -114,13 +103,13 @@ class Document(App):
             ("Cancel", None, ()),
         ]
         text = f"{self.title().lstrip('*')} has unsaved changes."
-        self.window.dialogs.append(Message(self.desk, self.window, "Unsaved changes", text, choices))
+        Message(self, "Unsaved changes", text, choices)
 
     def _save_and_close(self) -> None:
         if self.path:
             self._save_to_and_close(self.path)
         else:
-            self._ask_name("", "/Documents", self._save_to_and_close)
+            FileDialog(self, self._save_to_and_close, True)
 
     def _save_to_and_close(self, path: str) -> None:
         self.save_to(path)

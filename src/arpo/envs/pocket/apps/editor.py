@@ -1,11 +1,7 @@
 """The text editor."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-
 from arpo.envs.pocket.apps.document import Document
-from arpo.envs.pocket.desktop import Desktop, Dialog, Window
+from arpo.envs.pocket.desktop import Desktop, Dialog, Keys, Menus, Window
 from arpo.envs.pocket.fonts import width
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, MenuItem, Ui, clipboard_items
@@ -27,8 +23,7 @@ class Editor(Document):
     def content(self) -> str:
         return self.box.text
 
-    def to_text(self) -> str:
-        return self.box.text
+    to_text = content
 
     def show_text(self, text: str) -> None:
         self.box.set(text)
@@ -36,7 +31,7 @@ class Editor(Document):
     def view(self, ui: Ui) -> None:
         ui.area(2, 1, ui.w - 4, ui.h - 3, "text", self.box)
 
-    def menus(self) -> dict[str, Callable[[], list[MenuItem]]]:
+    def menus(self) -> Menus:
         return {"File": self.file_menu, "Edit": self._edit_menu}
 
     def _edit_menu(self) -> list[MenuItem]:
@@ -47,11 +42,11 @@ class Editor(Document):
             MenuItem("Replace", self.replace_dialog if box.text else None, shortcut="Ctrl+H"),
         ]
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
+    def shortcuts(self) -> Keys:
         return {**super().shortcuts(), "ctrl+h": self.replace_dialog}
 
     def replace_dialog(self) -> None:
-        self.window.dialogs.append(Replace(self.desk, self.window, self.box))
+        Replace(self, self.box)
 
 
 class Replace(Dialog):
@@ -60,8 +55,8 @@ class Replace(Dialog):
     title = "Replace"
     size = (210, 106)
 
-    def __init__(self, desk: Desktop, window: Window, page: TextBox) -> None:
-        super().__init__(desk, window)
+    def __init__(self, asker: Editor, page: TextBox) -> None:
+        super().__init__(asker)
         self.page = page
         self.find, self.by = TextBox(), TextBox()
         self.focus = self.find

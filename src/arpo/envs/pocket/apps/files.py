@@ -4,11 +4,10 @@ Deleting moves to the trash and asks nothing, since it can be undone; what canno
 What is cut or copied is named in the tool bar, so that the screen tells the whole state.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
+from functools import partial
 
-from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Window
+from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Keys, Menus, Window
 from arpo.envs.pocket.dialogs import Prompt, confirm
 from arpo.envs.pocket.fonts import width
 from arpo.envs.pocket.textbox import UNDO_LIMIT
@@ -62,38 +61,26 @@ class FileManager(App):
         if self.folder == TRASH:
             label = "Empty trash"
             ui.button(ui.w - width(label) - 14, 2, width(label) + 11, label, self.ask_empty if self.names() else None)
-        elif self._can_paste():
-            self._hint(ui, 42 + width(path))
+        elif self.desk.file_clipboard and self._can_paste():  # what would be pasted, at the right
+            mode, source = self.desk.file_clipboard
+            text = f"{'Cut' if mode == 'cut' else 'Copied'} {split(source)[1]}"
+            room = min(width(text), ui.w - 48 - width(path))
+            if room >= HINT:
+                ui.text(ui.w - room - 4, 3, text, room, style="faint")
         ui.panel(2, TOP, SIDE, ui.h - TOP - 2)
         for i, place in enumerate((*PLACES, TRASH[1:])):
-            self._place_row(ui, i, place)
+            path = f"/{place}"
+            on = On(partial(self.go, path), menu=partial(self._place_menu, path), drop=partial(self.move_into, path))
+            here = self.folder == path or self.folder.startswith(f"{path}/")
+            ui.row(3, TOP + 1 + i * ROW, SIDE - 2, place, on, selected=here)
         self._list(ui)
-
-    def _hint(self, ui: Ui, left: int) -> None:
-        """At the right of the tool bar: what would be pasted."""
-        assert self.desk.file_clipboard is not None
-        mode, source = self.desk.file_clipboard
-        text = f"{'Cut' if mode == 'cut' else 'Copied'} {split(source)[1]}"
-        room = min(width(text), ui.w - left - 6)
-        if room >= HINT:
-            ui.text(ui.w - room - 4, 3, text, room, style="faint")
-
-    def _place_row(self, ui: Ui, i: int, place: str) -> None:
-        path = f"/{place}"
-        on = On(
-            click=lambda: self.go(path),
-            drop=lambda payload: self.move_into(payload, path),
-            menu=lambda: self._place_menu(path),
-        )
-        here = self.folder == path or self.folder.startswith(f"{path}/")
-        ui.row(3, TOP + 1 + i * ROW, SIDE - 2, place, on, selected=here)
 
     def _list(self, ui: Ui) -> None:
         files, clipboard = self.desk.files, self.desk.file_clipboard
         names = self.names()
         x, w = SIDE + 4, ui.w - SIDE - 6
         beside = On(click=self.unselect, menu=self._background_menu)
-        shown = ui.rows(x, TOP, w, ui.h - TOP - 2, len(names), self.first, self.scroll_to, beside)
+        shown = ui.rows(x, TOP, w, ui.h - TOP - 2, len(names), self.first, partial(setattr, self, "first"), beside)
         wide = w - (2 if len(shown) == len(names) else 10)  # a scroll bar takes the rest
         if not names:
             ui.text(x + 8, TOP + 4, "This folder is empty.", w - 12, style="page-faint")
@@ -104,29 +91,23 @@ class FileManager(App):
             size = f"{file.kb} kB" if file else ""
             columns = ((wide - 4 - width(size), size),) if file else ()
             icon = (name.rpartition(".")[2] if "." in name else "file") if file else "folder"
-            on = On(
-                click=lambda name=name: self.select(name),  # type: ignore[misc]
-                double=self.open_selected,
-                menu=lambda name=name: self._row_menu(name),  # type: ignore[misc]
-                payload=path,
-                drop=None if file else lambda payload, path=path: self.move_into(payload, path),  # type: ignore[misc]
-            )
+            drop = None if file else partial(self.move_into, path)
+            menu = partial(self._row_menu, name)
+            on = On(partial(self.select, name), self.open_selected, menu=menu, payload=path, drop=drop)
             state = ("faint",) if clipboard == ("cut", path) else ()
             ui.row(x + 1, TOP + 1 + i * ROW, wide, name, on, name == self.selected, columns, icon, state)
 
     # Menus and keys.
 
-    def menus(self) -> dict[str, Callable[[], list[MenuItem]]]:
+    def menus(self) -> Menus:
         return {"File": self._file_menu, "Edit": self._edit_menu, "View": self._view_menu}
 
     def _file_menu(self) -> list[MenuItem]:
         return [*self._new_items(), *self._trash_items(), MenuItem("Close", self.request_close, shortcut="Alt+F4")]
 
     def _new_items(self) -> list[MenuItem]:
-        return [
-            MenuItem("New folder", None if self.in_trash else self._ask, ("New folder", "Create", self._make_folder)),
-            MenuItem("New file", None if self.in_trash else self._ask, ("New file", "Create", self._make_file)),
-        ]
+        ask, kinds = None if self.in_trash else self._ask, ("folder", "file")
+        return [MenuItem(f"New {kind}", ask, (f"New {kind}", "Create", self._make, "", kind)) for kind in kinds]
 
     def _trash_items(self) -> list[MenuItem]:
         """What can be done with the selected thing: in the trash it goes back or is gone, elsewhere it is a file."""
@@ -176,19 +157,19 @@ class FileManager(App):
             entries.append(MenuItem("Empty trash", self.ask_empty if self.desk.files.names(TRASH) else None))
         return entries
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
+    def shortcuts(self) -> Keys:
         return {
             "f2": self.ask_rename,
             "delete": self.ask_delete_forever if self.in_trash else self.delete,
-            "ctrl+c": lambda: self.clip("copy"),
-            "ctrl+x": lambda: self.clip("cut"),
+            "ctrl+c": partial(self.clip, "copy"),
+            "ctrl+x": partial(self.clip, "cut"),
             "ctrl+v": self.paste,
             "ctrl+z": self.undo,
             "backspace": self.up,
             "alt+up": self.up,
             "enter": self.open_selected,
-            "up": lambda: self.step(-1),
-            "down": lambda: self.step(1),
+            "up": partial(self.step, -1),
+            "down": partial(self.step, 1),
         }
 
     def typed(self, text: str) -> None:
@@ -205,9 +186,6 @@ class FileManager(App):
     def up(self) -> None:
         if self.folder.count("/") > 1:
             self.go(split(self.folder)[0])
-
-    def scroll_to(self, first: int) -> None:
-        self.first = first
 
     def select(self, name: str) -> None:
         """Select a row and bring it in sight."""
@@ -247,18 +225,16 @@ class FileManager(App):
             self._ask(f"Rename {self.selected}", "Rename", self._rename, self.selected, self.current)
 
     def _ask(self, title: str, button: str, do: Callable[..., object], text: str = "", *args: str) -> None:
-        self.window.dialogs.append(Prompt(self.desk, self.window, title, button, do, text, *args))
+        Prompt(self, title, button, do, text, *args)
 
-    def _make_folder(self, name: str) -> None:
-        path = join(self.folder, check_name(name))
-        self.desk.files.make_folder(path)
-        self._done(path, "")
-
-    def _make_file(self, name: str) -> None:
+    def _make(self, kind: str, name: str) -> None:
         path = join(self.folder, check_name(name))
         if self.desk.files.exists(path):
             raise FileProblem(f"{split(path)[1]} exists already.")
-        self.desk.files.write(path, "")
+        if kind == "folder":
+            self.desk.files.make_folder(path)
+        else:
+            self.desk.files.write(path, "")
         self._done(path, "")
 
     def _rename(self, path: str, name: str) -> None:
@@ -279,7 +255,7 @@ class FileManager(App):
             return
         mode, source = self.desk.file_clipboard
         if mode == "cut":
-            self.move_into(source, self.folder)
+            self.move_into(self.folder, source)
             self.desk.file_clipboard = None
             return
         target = join(self.folder, split(source)[1])
@@ -288,7 +264,7 @@ class FileManager(App):
         self.desk.files.copy(source, target)
         self._done(target, "")
 
-    def move_into(self, path: str, folder: str) -> None:
+    def move_into(self, folder: str, path: str) -> None:
         """Move a file or folder; what is dropped where it already lies stays, and what is no path is not ours."""
         if not path.startswith("/") or path == folder or split(path)[0] == folder:
             return

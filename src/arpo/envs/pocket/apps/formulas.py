@@ -6,9 +6,8 @@ Whatever cannot be worked out is #ERR: a typing error, text where a number is ne
 references. An empty cell counts as 0; in a range, cells that are not numbers are left out.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Collection
 from decimal import Context, Decimal, DecimalException, DivisionByZero, InvalidOperation, Overflow
 from functools import lru_cache
 from typing import TypeAlias
@@ -21,7 +20,9 @@ DEEPEST = 70  # sums within sums, be it by brackets or because a cell needs a ce
 EXACT = Context(prec=28, Emax=60, Emin=-60, traps=[DivisionByZero, InvalidOperation, Overflow])
 Grid: TypeAlias = list[list[str]]
 
-_TOKEN = re.compile(r"\s*(\d+\.?\d*|\.\d+|[A-Za-z]+\d+|[A-Za-z]+|[-+*/():,])", re.ASCII)
+_SUMS = {"+": EXACT.add, "-": EXACT.subtract}
+_PRODUCTS = {"*": EXACT.multiply, "/": EXACT.divide}
+_TOKEN = re.compile(r"\s*(\d+\.?\d*|\.\d+|[A-Za-z]+\d*|\S)", re.ASCII)
 _NUMBER = re.compile(r"-?(\d{1,15}\.?\d{0,10}|\.\d{1,10})", re.ASCII)
 _CELL = re.compile(r"([A-Z])(\d{1,2})", re.ASCII)
 
@@ -65,10 +66,7 @@ class _Book:
 
     def shown(self, row: int, column: int) -> str:
         text = self.texts[row][column]
-        if not text.startswith("="):
-            return text
-        value = self.formula(row, column)
-        return ERROR if value is None else _shown(value)
+        return _shown(self.formula(row, column)) if text.startswith("=") else text
 
     def formula(self, row: int, column: int) -> Decimal | None:
         place = (row, column)
@@ -117,15 +115,7 @@ class _Formula:
         if len(text) > LONGEST:
             raise FormulaError("too long")
         self.book = book
-        self.tokens: list[str] = []
-        at = 0
-        text = text.rstrip()
-        while at < len(text):
-            found = _TOKEN.match(text, at)
-            if not found:
-                raise FormulaError(text[at])
-            self.tokens.append(found[1].upper())
-            at = found.end()
+        self.tokens: list[str] = [token.upper() for token in _TOKEN.findall(text.rstrip())]
         self.at = 0
 
     def result(self) -> Decimal:
@@ -134,12 +124,11 @@ class _Formula:
             raise FormulaError(self.tokens[self.at])
         return value
 
-    def take(self, *expected: str) -> str:
+    def take(self, expected: Collection[str]) -> str:
         """The next token if it is one of these, else nothing."""
-        token = self.tokens[self.at] if self.at < len(self.tokens) else ""
-        if token and token in expected:
+        if self.at < len(self.tokens) and self.tokens[self.at] in expected:
             self.at += 1
-            return token
+            return self.tokens[self.at - 1]
         return ""
 
     def need(self, expected: str) -> None:
@@ -151,25 +140,23 @@ class _Formula:
         if self.book.depth > DEEPEST:  # Python's stack has an end
             raise FormulaError("too deep")
         value = self.product()
-        while operator := self.take("+", "-"):
-            other = self.product()
-            value = EXACT.add(value, other) if operator == "+" else EXACT.subtract(value, other)
+        while operator := self.take(_SUMS):
+            value = _SUMS[operator](value, self.product())
         self.book.depth -= 1
         return value
 
     def product(self) -> Decimal:
         value = self.factor()
-        while operator := self.take("*", "/"):
-            other = self.factor()
-            value = EXACT.multiply(value, other) if operator == "*" else EXACT.divide(value, other)
+        while operator := self.take(_PRODUCTS):
+            value = _PRODUCTS[operator](value, self.factor())
         return value
 
     def factor(self) -> Decimal:
-        negative = False
+        signs = 0
         while self.take("-"):
-            negative = not negative
+            signs += 1
         value = self.operand()
-        return EXACT.minus(value) if negative else value
+        return EXACT.minus(value) if signs % 2 else value
 
     def operand(self) -> Decimal:
         if self.take("("):
@@ -180,7 +167,7 @@ class _Formula:
             raise FormulaError("unfinished")
         token = self.tokens[self.at]
         self.at += 1
-        if token[0].isdigit() or token[0] == ".":
+        if token[0] in "0123456789" or (token[0] == "." and token != "."):
             return Decimal(token)
         if self.take("("):
             return self.call(token)
@@ -214,9 +201,9 @@ class _Formula:
         return [self.sum()]
 
 
-def _shown(value: Decimal) -> str:
+def _shown(value: Decimal | None) -> str:
     """At most four decimals and no exponent; what is too long for a cell is an error."""
-    if abs(value) >= Decimal(10) ** 12:
+    if value is None or abs(value) >= Decimal(10) ** 12:
         return ERROR
     text = f"{value.quantize(Decimal('0.0001'), context=EXACT):f}".rstrip("0").rstrip(".")
     return "0" if text == "-0" else text

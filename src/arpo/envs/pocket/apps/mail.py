@@ -6,18 +6,16 @@ The mails lie in `desk.stores["mail"]`, newest first, so that they outlive the w
     [letter.subject for letter in letters(desk) if letter.folder == "Sent"]
 """
 
-from __future__ import annotations
-
-import random
-from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
+from random import Random
 from typing import cast
 
-from arpo.envs.pocket.desktop import TITLE, App, Desktop, Dialog, Window
+from arpo.envs.pocket.desktop import TITLE, App, Desktop, Dialog, Keys, Window
 from arpo.envs.pocket.dialogs import confirm
 from arpo.envs.pocket.fonts import LINE, width
 from arpo.envs.pocket.textbox import UNDO_LIMIT, TextBox, rows_of
-from arpo.envs.pocket.ui import ROW, SCROLL_ROWS, MenuItem, On, Ui
+from arpo.envs.pocket.ui import ROW, SCROLL_ROWS, MenuItem, On, Ui, states
 from arpo.envs.pocket.words import PEOPLE, nouns, person, sentence
 
 ME = "Me"
@@ -63,14 +61,12 @@ def add_message(
     return letter
 
 
-def new_subject(rng: random.Random) -> str:
+def new_subject(rng: Random) -> str:
     """Two nouns, such as "train ticket"."""
     return " ".join(nouns(rng, 2))
 
 
-def fill(
-    desk: Desktop, rng: random.Random, avoid_people: tuple[str, ...] = (), count: int | None = None
-) -> list[Letter]:
+def fill(desk: Desktop, rng: Random, avoid_people: tuple[str, ...] = (), count: int | None = None) -> list[Letter]:
     """Put 4 to 7 (or `count`) mails from other people than those in `avoid_people` into the inbox."""
     added = []
     for _ in range(rng.randint(4, 7) if count is None else count):
@@ -120,25 +116,19 @@ class Mail(App):
             ("Delete", self.delete, letter),
             ("Star", self.star, letter),
         ):
-            on = label == "Star" and letter is not None and letter.starred
-            ui.button(x, 2, width(label) + 10, label, do if works else None, on=on)
+            starred = label == "Star" and letter is not None and letter.starred
+            ui.button(x, 2, width(label) + 10, label, do if works else None, on=starred)
             x += width(label) + 13
-        self._folders(ui)
+        ui.panel(2, TOP, SIDE, ui.h - TOP - 2)
+        for i, folder in enumerate(FOLDERS):
+            on = On(partial(self.go, folder), drop=partial(self._drop, folder))
+            ui.row(3, TOP + 1 + i * ROW, SIDE - 2, folder, on, selected=folder == self.folder)
         bottom = TOP + self._visible() * ROW + 4
         self._list(ui, bottom - TOP - 2)
         if letter:
             self._read(ui, letter, SIDE + 8, bottom + 2, ui.w - SIDE - 14, ui.h - bottom - 6)
         else:
             ui.panel(SIDE + 4, bottom, ui.w - SIDE - 6, ui.h - bottom - 2)
-
-    def _folders(self, ui: Ui) -> None:
-        ui.panel(2, TOP, SIDE, ui.h - TOP - 2)
-        for i, folder in enumerate(FOLDERS):
-            on = On(
-                click=lambda folder=folder: self.go(folder),  # type: ignore[misc]
-                drop=lambda payload, folder=folder: self._drop(payload, folder),  # type: ignore[misc]
-            )
-            ui.row(3, TOP + 1 + i * ROW, SIDE - 2, folder, on, selected=folder == self.folder)
 
     def _visible(self) -> int:
         """How many mails the list shows: about half of the window, and no fewer than one scroll gesture moves."""
@@ -148,20 +138,16 @@ class Mail(App):
     def _list(self, ui: Ui, h: int) -> None:
         mails = self.shown()
         x, w = SIDE + 4, ui.w - SIDE - 6
-        shown = ui.rows(x, TOP, w, h, len(mails), self.first, self._scroll, On(click=self.unselect))
+        shown = ui.rows(x, TOP, w, h, len(mails), self.first, partial(setattr, self, "first"), On(self.unselect))
         wide = w - (2 if len(shown) == len(mails) else 10)  # a scroll bar takes the rest
         if not mails:
             ui.text(x + 8, TOP + 4, "No mails.", w - 12, style="page-faint")
         for i, n in enumerate(shown):
             letter = mails[n]
-            on = On(
-                click=lambda letter=letter: self.read(letter),  # type: ignore[misc]
-                menu=lambda letter=letter: self._letter_menu(letter),  # type: ignore[misc]
-                payload=f"mail {self.letters.index(letter)}",
-            )
+            payload = f"mail {self.letters.index(letter)}"
+            on = On(partial(self.read, letter), menu=partial(self._letter_menu, letter), payload=payload)
             icon = "star" if letter.starred else "unread" if letter.unread else "mail"
-            flags = (("bold", letter.unread), ("starred", letter.starred))
-            state = tuple(flag for flag, yes in flags if yes)
+            state = states(bold=letter.unread, starred=letter.starred)
             columns = ((60, letter.subject),)
             ui.row(x + 1, TOP + 1 + i * ROW, wide, letter.other, on, letter is self.current, columns, icon, state)
 
@@ -179,7 +165,8 @@ class Mail(App):
         for i, (start, end) in enumerate(lines[first : first + visible]):
             ui.text(x, y + (i + 1) * LINE, letter.body[start:end].rstrip(), w - 8, style="page")
         if len(lines) > visible:
-            ui.scrollbar(x + w - 6, y + LINE, visible * LINE, first, visible, len(lines), self._to_line)
+            to_line = partial(setattr, self, "first_line")
+            ui.scrollbar(x + w - 6, y + LINE, visible * LINE, first, visible, len(lines), to_line)
         if letter.attachment:
             bottom = y + h - ROW
             ui.text(x, bottom + 1, f"File {letter.attachment}", w - 46, style="page")
@@ -199,14 +186,14 @@ class Mail(App):
             MenuItem("Delete", self.delete, shortcut="Del"),
         ]
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
+    def shortcuts(self) -> Keys:
         return {
             "ctrl+n": self.compose,
             "ctrl+r": self.reply,
             "ctrl+z": self.undo,
             "delete": self.delete,
-            "up": lambda: self.step(-1),
-            "down": lambda: self.step(1),
+            "up": partial(self.step, -1),
+            "down": partial(self.step, 1),
         }
 
     # Looking around.
@@ -230,12 +217,6 @@ class Mail(App):
         if shown:
             at = shown.index(self.current) + by if self.current else 0
             self.read(shown[max(0, min(at, len(shown) - 1))])
-
-    def _scroll(self, first: int) -> None:
-        self.first = first
-
-    def _to_line(self, first: int) -> None:
-        self.first_line = first
 
     # Doing something with a mail.
 
@@ -262,11 +243,10 @@ class Mail(App):
             self.move(letter, "Trash")
 
     def _delete_forever(self, letter: Letter) -> None:
-        if letter in self.letters:
-            self.letters.remove(letter)
+        self.letters.remove(letter)
         self.unselect()
 
-    def _drop(self, payload: str, folder: str) -> None:
+    def _drop(self, folder: str, payload: str) -> None:
         """A mail is dropped on a folder. Nothing but what was sent belongs into Sent, and no file into any."""
         kind, _, index = payload.partition(" ")
         if kind == "mail" and (folder != "Sent" or self.letters[int(index)].sender == ME):
@@ -305,7 +285,7 @@ class Mail(App):
             self.compose(subject=_prefixed("Fwd: ", letter.subject), text=letter.body)
 
     def compose(self, to: str = "", subject: str = "", text: str = "") -> None:
-        self.window.dialogs.append(Compose(self.desk, self.window, to, subject, text))
+        Compose(self, to, subject, text)
 
 
 def _prefixed(prefix: str, subject: str) -> str:
@@ -318,38 +298,27 @@ class Compose(Dialog):
     title = "New mail"
     size = (240, 168)
 
-    def __init__(self, desk: Desktop, window: Window, to: str, subject: str, text: str) -> None:
-        super().__init__(desk, window)
-        self.to, self.subject = TextBox(), TextBox()
-        self.text = TextBox(multiline=True)
+    def __init__(self, asker: Mail, to: str, subject: str, text: str) -> None:
+        super().__init__(asker)
+        self.to, self.subject, self.text = TextBox(), TextBox(), TextBox(multiline=True)
         for box, words in ((self.to, to), (self.subject, subject), (self.text, text)):
             box.set(words)
         self.start = (to, subject, text)
         self.focus = self.text if to else self.to
         self.problem = ""
 
-    @property
-    def words(self) -> tuple[str, str, str]:
-        return self.to.text, self.subject.text, self.text.text
-
     def view(self, ui: Ui) -> None:
         x = 14 + width("Subject")
         ui.text(8, 5, "To")
-        ui.field(x, 4, ui.w - x - 8, "To", self.to, enter=self._to_subject)
+        ui.field(x, 4, ui.w - x - 8, "To", self.to, enter=partial(setattr, self, "focus", self.subject))
         ui.text(8, 25, "Subject")
-        ui.field(x, 24, ui.w - x - 8, "Subject", self.subject, enter=self._to_text)
+        ui.field(x, 24, ui.w - x - 8, "Subject", self.subject, enter=partial(setattr, self, "focus", self.text))
         bottom = ui.h - ROW - 6
         ui.area(8, 44, ui.w - 16, bottom - 48, "Text", self.text)
         if self.problem:
             ui.text(8, bottom + 1, self.problem, ui.w - 140, style="wrong")
         ui.button(ui.w - 128, bottom, 58, "Send", self.send if self.to.text.strip() else None, default=True)
         ui.button(ui.w - 66, bottom, 58, "Cancel", self.cancel)
-
-    def _to_subject(self) -> None:
-        self.focus = self.subject
-
-    def _to_text(self) -> None:
-        self.focus = self.text
 
     def accept(self) -> None:
         """Enter sends nothing."""
@@ -368,7 +337,7 @@ class Compose(Dialog):
         self.desk.notice = f"Sent to {name}"
 
     def cancel(self) -> None:
-        if self.words == self.start:
+        if (self.to.text, self.subject.text, self.text.text) == self.start:
             self.dismiss()
         else:
             confirm(self, "Discard mail", "Discard this mail?", "Discard", self.dismiss, no="Keep")

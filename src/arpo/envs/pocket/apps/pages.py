@@ -5,36 +5,26 @@
 ("submit", label, the address that follows)
 """
 
-from __future__ import annotations
-
-import random
 from collections.abc import Sequence
+from random import Random
 from typing import Any, TypeAlias
 
-from arpo.envs.pocket.vfs import FileProblem, Files, split
+from arpo.envs.pocket.vfs import Files, split
 from arpo.envs.pocket.words import nouns, sentence
 
 Block: TypeAlias = tuple[str, ...]
 Page: TypeAlias = list[Block]
+Names: TypeAlias = Sequence[str]
 
 HOME = "home.web"
-SECTIONS = {
-    "Shop": "shop.web",
-    "Contact": "contact.web",
-    "Files": "files.web",
-    "Guide": "guide.web",
-}
+SECTIONS = {"Shop": "shop.web", "Contact": "contact.web", "Files": "files.web", "Guide": "guide.web"}
 TOPICS = ("Question", "Order", "Praise")
 COPY = "Send me a copy"
 COLOURS = ("black", "blue", "green", "red", "white")
 
 
 def new_store(
-    rng: random.Random,
-    items: Sequence[str] = (),
-    files: Sequence[str] = (),
-    topics: Sequence[str] = (),
-    others: Sequence[str] = (),
+    rng: Random, items: Names = (), files: Names = (), topics: Names = (), others: Names = ()
 ) -> dict[str, Any]:
     """What the browser keeps in `desk.stores["browser"]`: pages by address, bookmarks, and the forms sent so far.
 
@@ -45,16 +35,16 @@ def new_store(
     shuffled = [("link", label, address) for label, address in SECTIONS.items()]
     rng.shuffle(shuffled)
     welcome: Page = [("title", "Home"), ("text", f"Good day. Today: {words[0]} and {words[1]}."), *shuffled]
-    pages = {HOME: welcome, SECTIONS["Contact"]: _contact(rng), "contact.web/sent": _done("Your message is sent.")}
+    pages = {
+        HOME: welcome,
+        SECTIONS["Contact"]: _contact(rng),
+        "contact.web/sent": _short("Thank you", "Your message is sent."),
+    }
     _shop(pages, rng, _mix(rng, items, words[2:6]))
     _files(pages, rng, _mix(rng, files, [f"{word}.txt" for word in words[6:10]]))
     _guide(pages, rng, _mix(rng, topics, words[10:13]))
     for address in (*others, *(f"{word}.web" for word in words[13:16])):
-        pages[address] = [
-            ("title", address),
-            ("text", f"Here you read about: {sentence(rng)}."),
-            ("link", "Home", HOME),
-        ]
+        pages[address] = _short(address, f"Here you read about: {sentence(rng)}.")
     marks = rng.sample([address for address in pages if "/" not in address and address not in others], 3)
     return {"pages": pages, "bookmarks": marks, "sent": []}
 
@@ -63,28 +53,23 @@ def page_at(address: str, pages: dict[str, Page], files: Files) -> Page:
     """The blocks of a page of the web or, for "file:/…", of a file."""
     if address in pages:
         return pages[address]
-    if address.startswith("file:"):
-        path = address.removeprefix("file:")
-        try:
-            lines = files.read(path).split("\n")
-        except FileProblem:
-            pass
-        else:
-            return [("title", split(path)[1]), *(("text", line) for line in lines)]
-    return [("title", "Page not found"), ("text", f"There is no page {address}"), ("link", "Home", HOME)]
+    path = address.removeprefix("file:")
+    if path != address and path in files.files:
+        return [("title", split(path)[1]), *(("text", line) for line in files.read(path).split("\n"))]
+    return _short("Page not found", f"There is no page {address}")
 
 
-def _mix(rng: random.Random, named: Sequence[str], others: Sequence[str]) -> list[str]:
+def _mix(rng: Random, named: Names, others: Names) -> list[str]:
     mixed = [*named, *others]
     rng.shuffle(mixed)
     return mixed
 
 
-def _done(text: str) -> Page:
-    return [("title", "Thank you"), ("text", text), ("link", "Home", HOME)]
+def _short(title: str, text: str) -> Page:
+    return [("title", title), ("text", text), ("link", "Home", HOME)]
 
 
-def _contact(rng: random.Random) -> Page:
+def _contact(rng: Random) -> Page:
     return [
         ("title", "Contact"),
         ("text", f"Phone 555-{rng.randrange(1000, 10000)}, from {rng.randrange(7, 11)} o'clock."),
@@ -95,11 +80,11 @@ def _contact(rng: random.Random) -> Page:
     ]
 
 
-def _shop(pages: dict[str, Page], rng: random.Random, items: Sequence[str]) -> None:
+def _shop(pages: dict[str, Page], rng: Random, items: Names) -> None:
     prices = rng.sample(range(3, 99), len(items))  # no two alike, so that there is one cheapest
     rows: Page = [("item", item, f"${price}", f"shop.web/{item}") for item, price in zip(items, prices, strict=True)]
     pages["shop.web"] = [("title", "Shop"), *rows]
-    pages["shop.web/ordered"] = _done("Your order is on its way.")
+    pages["shop.web/ordered"] = _short("Thank you", "Your order is on its way.")
     for _, item, price, address in rows:
         pages[address] = [
             ("title", item.capitalize()),
@@ -111,12 +96,12 @@ def _shop(pages: dict[str, Page], rng: random.Random, items: Sequence[str]) -> N
         ]
 
 
-def _files(pages: dict[str, Page], rng: random.Random, names: Sequence[str]) -> None:
+def _files(pages: dict[str, Page], rng: Random, names: Names) -> None:
     saves: Page = [("save", name, sentence(rng)) for name in names]
     pages["files.web"] = [("title", "Files"), ("text", "Click a file to save it."), *saves]
 
 
-def _guide(pages: dict[str, Page], rng: random.Random, topics: Sequence[str]) -> None:
+def _guide(pages: dict[str, Page], rng: Random, topics: Names) -> None:
     page: Page = [("title", "Guide")]
     for chapter in range(1, rng.randrange(7, 11)):
         page += [("title", f"Chapter {chapter}"), ("text", f"First {sentence(rng)}. Then {sentence(rng)}.")]

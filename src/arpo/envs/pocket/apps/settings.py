@@ -4,10 +4,9 @@ Everything is kept in `desk.settings` under the keys of `DEFAULTS`; "dark", "acc
 of the whole desktop.
 """
 
-from __future__ import annotations
-
-import random
 from collections.abc import Sequence
+from functools import partial
+from random import Random
 from typing import Any
 
 from arpo.envs.pocket.desktop import App, Desktop, Window
@@ -44,6 +43,13 @@ SLIDERS: dict[str, tuple[str, str]] = {  # key -> tab, label
     "volume": ("Sound", "Volume"),
     "microphone": ("Sound", "Microphone"),
 }
+LAYOUT = {  # tab -> what stands in its rows; the colours take three
+    "Display": ("dark night", "accent", "", "", "wallpaper", "brightness"),
+    "Sound": ("volume", "mute", "microphone", "sound", "clicks startup"),
+    "System": ("language", "zone", "updates wifi", "bluetooth"),
+    "Alerts": ("quiet", "alert_mail alert_chat", "alert_news alert_battery", "alert_call alert_game"),
+}
+DISABLED_BY = {"volume": "mute", **{key: "quiet" for key in CHECKS["Alerts"] if key != "quiet"}}
 VALUES: dict[str, Sequence[Any]] = {  # key -> what it may be
     **{key: (False, True) for keys in CHECKS.values() for key in keys},
     **{key: offered for key, (_, _, offered) in CHOICES.items()},
@@ -67,7 +73,7 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
-def randomise(desk: Desktop, rng: random.Random) -> None:
+def randomise(desk: Desktop, rng: Random) -> None:
     """Draw every setting anew."""
     desk.settings.update({key: rng.choice(values) for key, values in VALUES.items()})
     desk.settings["dark"] = rng.random() < 0.25
@@ -88,61 +94,36 @@ class Settings(App):
     def view(self, ui: Ui) -> None:
         x = 4
         for name in TABS:
-            x = ui.tab(x, 2, name, name == self.tab, lambda name=name: self.show(name))  # type: ignore[misc]
+            x = ui.tab(x, 2, name, name == self.tab, partial(self.show, name))
         ui.panel(4, 18, ui.w - 8, 1, "line")
         step = max(ROW, min(24, (ui.h - 22) // 6))
-        {"Display": self._display, "Sound": self._sound, "System": self._system, "Alerts": self._alerts}[self.tab](
-            ui, 22, step
-        )
+        for row, keys in enumerate(LAYOUT[self.tab]):
+            for column, key in enumerate(keys.split()):
+                right = ui.w // 2 + (8 if self.tab == "Alerts" else 0)
+                self._control(ui, right if column else 8, 22 + row * step, key, step)
+        if self.tab == "System":
+            ui.button(ui.w - 78, ui.h - ROW - 5, 70, "Reset all", self.ask_reset)
 
-    def _display(self, ui: Ui, y: int, step: int) -> None:
-        self._check(ui, 8, y, "dark")
-        self._check(ui, ui.w // 2, y, "night")
-        ui.text(10, y + step + 2, "Accent colour")
-        for i, name in enumerate(COLORS):
-            at = (8 + i % 3 * ((ui.w - 12) // 3), y + (2 + i // 3) * step)
-            picked = name == self.desk.settings["accent"]
-            ui.radio(*at, name, picked, lambda name=name: self.set("accent", name))  # type: ignore[misc]
-        self._choice(ui, y + 4 * step, "wallpaper")
-        self._slider(ui, y + 5 * step, "brightness")
-
-    def _sound(self, ui: Ui, y: int, step: int) -> None:
-        self._slider(ui, y, "volume", enabled=not self.desk.settings["mute"])
-        self._check(ui, 8, y + step, "mute")
-        self._slider(ui, y + 2 * step, "microphone")
-        self._choice(ui, y + 3 * step, "sound")
-        self._check(ui, 8, y + 4 * step, "clicks")
-        self._check(ui, ui.w // 2, y + 4 * step, "startup")
-
-    def _system(self, ui: Ui, y: int, step: int) -> None:
-        self._choice(ui, y, "language")
-        self._choice(ui, y + step, "zone")
-        self._check(ui, 8, y + 2 * step, "updates")
-        self._check(ui, ui.w // 2, y + 2 * step, "wifi")
-        self._check(ui, 8, y + 3 * step, "bluetooth")
-        ui.button(ui.w - 78, ui.h - ROW - 5, 70, "Reset all", self.ask_reset)
-
-    def _alerts(self, ui: Ui, y: int, step: int) -> None:
-        first, *others = CHECKS["Alerts"]
-        self._check(ui, 8, y, first)
-        for i, key in enumerate(others):
-            x, enabled = 8 + i % 2 * (ui.w // 2), not self.desk.settings[first]
-            self._check(ui, x, y + (1 + i // 2) * step, key, enabled)
-
-    def _check(self, ui: Ui, x: int, y: int, key: str, enabled: bool = True) -> None:
-        on = self.desk.settings[key]
-        ui.checkbox(x, y, CHECKS[self.tab][key], on, (lambda: self.set(key, not on)) if enabled else None)
-
-    def _choice(self, ui: Ui, y: int, key: str) -> None:
-        _, label, offered = CHOICES[key]
-        ui.text(10, y + 1, label)
-        ui.dropdown(84, y, min(110, ui.w - 92), label, self.desk.settings[key], offered, self.set, key)
-
-    def _slider(self, ui: Ui, y: int, key: str, enabled: bool = True) -> None:
-        label, value = SLIDERS[key][1], self.desk.settings[key]
-        ui.text(10, y + 1, label, style="" if enabled else "faint")
-        ui.slider(84, y, ui.w - 118, label, value, (lambda to: self.set(key, to)) if enabled else None)
-        ui.text(ui.w - 30, y + 1, str(value), style="" if enabled else "faint")
+    def _control(self, ui: Ui, x: int, y: int, key: str, step: int) -> None:
+        value = self.desk.settings[key]
+        enabled = key not in DISABLED_BY or not self.desk.settings[DISABLED_BY[key]]
+        if key == "accent":
+            ui.text(10, y + 2, "Accent colour")
+            for i, name in enumerate(COLORS):
+                at = (8 + i % 3 * ((ui.w - 12) // 3), y + (1 + i // 3) * step)
+                ui.mark("radio", *at, name, name == value, partial(self.set, key, name))
+        elif key in CHOICES:
+            _, label, offered = CHOICES[key]
+            ui.text(10, y + 1, label)
+            ui.dropdown(84, y, min(110, ui.w - 92), label, value, offered, self.set, key)
+        elif key in SLIDERS:
+            label, style = SLIDERS[key][1], "" if enabled else "faint"
+            ui.text(10, y + 1, label, style=style)
+            ui.slider(84, y, ui.w - 118, label, value, partial(self.set, key) if enabled else None)
+            ui.text(ui.w - 30, y + 1, str(value), style=style)
+        else:
+            toggle = partial(self.set, key, not value) if enabled else None
+            ui.mark("checkbox", x, y, CHECKS[self.tab][key], value, toggle)
 
     def show(self, tab: str) -> None:
         self.tab = tab

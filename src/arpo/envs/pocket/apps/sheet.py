@@ -4,15 +4,13 @@ A click picks a cell; what is typed then replaces it. The bar at the top shows a
 the cell shows its value. Values are worked out once an edit, so that drawing only looks them up.
 """
 
-from __future__ import annotations
-
 import csv
 import io
-from collections.abc import Callable
+from functools import partial
 
 from arpo.envs.pocket.apps.document import Document
 from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_name, evaluate, number
-from arpo.envs.pocket.desktop import MENUBAR, TITLE, Desktop, Window
+from arpo.envs.pocket.desktop import MENUBAR, TITLE, Desktop, Keys, Menus, Window
 from arpo.envs.pocket.fonts import LINE, fit
 from arpo.envs.pocket.textbox import FIELD_LIMIT, UNDO_LIMIT, TextBox
 from arpo.envs.pocket.ui import MenuItem, On, Ui
@@ -81,7 +79,7 @@ class Sheet(Document):
 
     def view(self, ui: Ui) -> None:
         ui.text(4, 2, cell_name(self.row, self.column), 24)
-        ui.field(28, 1, ui.w - 31, "Cell", self.box, enter=lambda: self.step(1, 0))
+        ui.field(28, 1, ui.w - 31, "Cell", self.box, enter=partial(self.step, 1, 0))
         visible = self.visible_rows(ui.h)
         first = max(0, min(self.first, ROWS - visible))
         scroll = On(scroll=lambda dx, dy: self.scroll_to(first + dy, visible))
@@ -89,18 +87,13 @@ class Sheet(Document):
         w = (ui.w - HEAD - 13) // len(COLUMNS)
         for c, letter in enumerate(COLUMNS):
             state = ("selected",) if c == self.column else ()
-            on = On(click=lambda c=c: self.pick(0, c))  # type: ignore[misc]
-            ui.add("head", 2 + HEAD + c * w, TOP, w, LINE, letter, state, on=on)
+            ui.add("head", 2 + HEAD + c * w, TOP, w, LINE, letter, state, on=On(partial(self.pick, 0, c)))
         y = TOP + LINE
         for r in range(first, first + visible):
             state = ("selected",) if r == self.row else ()
             ui.add("head", 2, y, HEAD, LINE, str(r + 1), state)
             for c, (value, right) in enumerate(self.shown[r]):
-                on = On(
-                    click=lambda r=r, c=c: self.pick(r, c),  # type: ignore[misc]
-                    double=self.edit,
-                    menu=lambda r=r, c=c: self._cell_menu(r, c),  # type: ignore[misc]
-                )
+                on = On(partial(self.pick, r, c), self.edit, menu=partial(self._cell_menu, r, c))
                 state = ("selected",) if r == self.row and c == self.column else ()
                 label = f"{COLUMNS[c]}{r + 1}"
                 ui.add("cell", 2 + HEAD + c * w, y, w, LINE, label, state, right, value, on, fit(value, w - 5))
@@ -119,7 +112,7 @@ class Sheet(Document):
 
     # Menus and keys.
 
-    def menus(self) -> dict[str, Callable[[], list[MenuItem]]]:
+    def menus(self) -> Menus:
         return {"File": self.file_menu, "Edit": self._edit_menu, "Data": self._data_menu}
 
     def _edit_menu(self) -> list[MenuItem]:
@@ -149,7 +142,7 @@ class Sheet(Document):
         self.pick(row, column)
         return self._clipboard_items()
 
-    def shortcuts(self) -> dict[str, Callable[[], object]]:
+    def shortcuts(self) -> Keys:
         return {
             **super().shortcuts(),
             "ctrl+z": self.undo,
@@ -157,12 +150,12 @@ class Sheet(Document):
             "ctrl+c": self.copy,
             "ctrl+v": self.paste,
             "esc": self._escape,
-            "enter": lambda: self.step(1, 0),
-            "tab": lambda: self.step(0, 1),
-            "up": lambda: self.step(-1, 0),
-            "down": lambda: self.step(1, 0),
-            "left": lambda: self.step(0, -1),
-            "right": lambda: self.step(0, 1),
+            "enter": partial(self.step, 1, 0),
+            "tab": partial(self.step, 0, 1),
+            "up": partial(self.step, -1, 0),
+            "down": partial(self.step, 1, 0),
+            "left": partial(self.step, 0, -1),
+            "right": partial(self.step, 0, 1),
             "f2": self.edit,
             "delete": self.clear,
             "backspace": self.clear,

@@ -1,8 +1,6 @@
 """The tasks: families that draw instances, set the desktop up, check its state and know an expert."""
 
-from __future__ import annotations
-
-import random
+from random import Random
 from typing import Any
 
 from arpo.envs.pocket.families import browser, calculator, editor, files, mail, multi, settings, sheet, shell
@@ -24,7 +22,7 @@ def family_of(task: Task) -> tuple[Family, dict[str, Any]]:
     if name not in FAMILIES:
         raise TaskError(f"task {task.id}: setup.family is {name!r}: pocket has {', '.join(sorted(FAMILIES))}")
     family = FAMILIES[name]
-    pattern = family.draw(random.Random(0))
+    pattern = family.draw(Random(0))
     if not isinstance(params, dict) or params.keys() != pattern.keys():
         raise TaskError(f"task {task.id}: setup.params of {name} must have the keys {', '.join(sorted(pattern))}")
     for key, example in pattern.items():

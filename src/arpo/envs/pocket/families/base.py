@@ -5,11 +5,10 @@ windows stand, which other files, mails and values there are, in which order. So
 and no place on the screen can be learned by heart.
 """
 
-from __future__ import annotations
-
-import random
+import string
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from random import Random
 from typing import Any, ClassVar, TypeAlias
 
 from arpo.envs.pocket.apps.mail import fill
@@ -20,14 +19,14 @@ from arpo.envs.pocket.vfs import PLACES
 from arpo.envs.pocket.words import nouns, sentence
 
 Params: TypeAlias = dict[str, Any]
-DOCUMENTS = "/Documents"
+KINDS = ("txt", "csv", "png", "html")  # of files
 
 
 class Family(ABC):
     """Tasks that differ in names and values and share one way of solving them."""
 
     name: ClassVar[str]  # "files-rename": the domain (an application, or "multi"), and what is done; unique
-    asks: ClassVar[str]  # "Rename {old} to {new} in {folder}.": what the agent is told, parameters in braces
+    asks: ClassVar[str]  # "Turn {on:on|off} {what}.": what the agent is told, parameters in braces
     feasible: ClassVar[bool] = True
 
     @property
@@ -35,15 +34,15 @@ class Family(ABC):
         return self.name.partition("-")[0]
 
     @abstractmethod
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         """The parameters of one instance: JSON values, always of the same keys and types."""
 
     def instruction(self, p: Params) -> str:
-        """What the agent is told, for families in which that is more than `asks` with the parameters put in."""
-        return self.asks.format(**p)
+        """What the agent is told."""
+        return _Wording().format(self.asks, **p)
 
     @abstractmethod
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         """Put in place what the task needs, on a furnished desktop."""
 
     @abstractmethod
@@ -51,13 +50,25 @@ class Family(ABC):
         """Whether the state of the machine is what the instruction asks for. False at the start."""
 
     @abstractmethod
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        """The next move; None: lost. `notes` carries what was read on an earlier screen. Done is decided by `check`."""
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        """The next move; None: lost. `s.notes` keep what was read on earlier screens. Done is decided by `check`."""
 
-    def start(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        furnish(desk, rng)
+    def start(self, desk: Desktop, p: Params, rng: Random) -> None:
+        """Draw from the seed what no instruction names, then what this family needs."""
+        desk.clock = f"{rng.randrange(8, 20)}:{rng.randrange(60):02d}"
+        rng.shuffle(desk.icons)
+        desk.cascade = (rng.randrange(desk.w), rng.randrange(desk.h))
+        desk.settings["wallpaper"] = rng.choice(list(COLORS))
+        desk.settings["accent"] = rng.choice(["Blue", "Green", "Purple", "Gray"])
         self.setup(desk, p, rng)
         desk.stores["files"] = desk.files.twin()
+
+
+class _Wording(string.Formatter):
+    """Of a parameter that is true or false, the format names both words: "{down:down|up}"."""
+
+    def format_field(self, value: Any, spec: str) -> str:
+        return spec.split("|")[not value] if isinstance(value, bool) else super().format_field(value, spec)
 
 
 class Infeasible(Family):
@@ -69,34 +80,29 @@ class Infeasible(Family):
         return False
 
 
-def furnish(desk: Desktop, rng: random.Random) -> None:
-    """Fill the machine with things that no instruction names, all drawn from the seed."""
-    desk.clock = f"{rng.randrange(8, 20)}:{rng.randrange(60):02d}"
-    rng.shuffle(desk.icons)
-    desk.cascade = (rng.randrange(desk.w), rng.randrange(desk.h))
-    desk.settings["wallpaper"] = rng.choice(list(COLORS))
-    desk.settings["accent"] = rng.choice(["Blue", "Green", "Purple", "Gray"])
-
-
 def add_files(
-    desk: Desktop, rng: random.Random, folder: str, count: int, extensions: str = "txt", avoid: tuple[str, ...] = ()
+    desk: Desktop, rng: Random, folder: str, count: int, kinds: Sequence[str] = ("txt",), avoid: Sequence[str] = ()
 ) -> list[str]:
     """Some files with other names than those in `avoid` (with or without extension); returns their names."""
     taken = tuple(word.partition(".")[0] for word in (*avoid, *desk.files.names(folder)))
-    names = [f"{word}.{rng.choice(extensions.split())}" for word in nouns(rng, count, taken)]
+    names = [f"{word}.{rng.choice(kinds)}" for word in nouns(rng, count, taken)]
     for name in names:
-        desk.files.write(f"{folder}/{name}", sentence(rng), kb=rng.randrange(1, 90))
+        add_file(desk, rng, f"{folder}/{name}")
     return names
 
 
-def clutter(desk: Desktop, rng: random.Random) -> None:
+def add_file(desk: Desktop, rng: Random, path: str) -> None:
+    desk.files.write(path, sentence(rng), kb=rng.randrange(1, 90))
+
+
+def clutter(desk: Desktop, rng: Random) -> None:
     """Some files and mails, so that windows that have nothing to do with a task show something, too."""
     for name in PLACES:
-        add_files(desk, rng, f"/{name}", rng.randrange(6), "txt csv png html")
+        add_files(desk, rng, f"/{name}", rng.randrange(6), KINDS)
     fill(desk, rng)
 
 
-def place(desk: Desktop, rng: random.Random, app: str) -> App:
+def place(desk: Desktop, rng: Random, app: str) -> App:
     """Open an application somewhere on the screen."""
     w, h = desk.window_size(desk.apps[app])
     opened = desk.launch(app, (rng.randint(0, desk.w - w), rng.randint(0, desk.h - TASKBAR - h)))
@@ -104,13 +110,13 @@ def place(desk: Desktop, rng: random.Random, app: str) -> App:
     return opened
 
 
-def place_some(desk: Desktop, rng: random.Random, apps: Sequence[str], least: int = 0) -> None:
+def place_some(desk: Desktop, rng: Random, apps: Sequence[str], least: int = 0) -> None:
     """Open some of these applications, or all, in any order."""
     for app in rng.sample(apps, rng.randint(least, len(apps))):
         place(desk, rng, app)
 
 
-def open_perhaps(desk: Desktop, rng: random.Random, name: str) -> App | None:
+def open_perhaps(desk: Desktop, rng: Random, name: str) -> App | None:
     """The application, started or not, and perhaps another in front of it or behind. None: it must be launched."""
     other = None
     if rng.random() < 0.5:

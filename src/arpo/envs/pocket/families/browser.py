@@ -1,21 +1,18 @@
 """Tasks of the browser. All start on some page, so that the way leads over the home page or the address."""
 
-from __future__ import annotations
-
-import random
+from random import Random
 from typing import Any
 
 from arpo.agent.actions import Fail
 from arpo.envs.pocket.apps.browser import Browser
 from arpo.envs.pocket.apps.pages import COPY, HOME, SECTIONS, TOPICS, new_store
-from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, hide, open_perhaps, others_kept
-from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import PEOPLE, nouns
+from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.words import coin, drawn, noun, nouns, one_of, person
 
 
-def begin(desk: Desktop, rng: random.Random, **named: Any) -> dict[str, Any]:
+def begin(desk: Desktop, rng: Random, **named: Any) -> dict[str, Any]:
     """A web with the named things in it, and the browser open on one of its main pages or closed. Returns the store."""
     store = desk.stores["browser"] = new_store(rng, **named)
     if isinstance(app := open_perhaps(desk, rng, "Browser"), Browser):
@@ -74,13 +71,13 @@ def star(s: Screen) -> Control | None:
     return s.find("Bookmark", kind="tool", window="Browser")
 
 
-def keep_star(s: Screen, notes: dict[str, str], target: str) -> Move | None:
+def keep_star(s: Screen, target: str) -> Move | None:
     """Take back a bookmark that was added or removed by mistake."""
     button, address = star(s), at(s)
     if button is None or address in ("", target):
         return None
     now = "on" if "on" in button.state else "off"
-    return s.click("Bookmark", kind="tool") if notes.setdefault(address, now) != now else None
+    return s.click("Bookmark", kind="tool") if s.notes.setdefault(address, now) != now else None
 
 
 class Address(Family):
@@ -88,17 +85,15 @@ class Address(Family):
 
     name = "browser-address"
     asks = "Go to {address} in the Browser."
+    draw = drawn(address=lambda rng: f"{noun(rng)}.web")
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"address": f"{nouns(rng, 1)[0]}.web"}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng, others=[p["address"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, p["address"])
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return s.arrive("Browser") or s.fill("Address", p["address"]) or s.click("Go", kind="button")
 
 
@@ -107,20 +102,18 @@ class Bookmark(Family):
 
     name = "browser-bookmark"
     asks = "Bookmark the page '{item}' of the Shop in the Browser."
+    draw = drawn(item=noun)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"item": nouns(rng, 1)[0]}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.stores["before"] = list(begin(desk, rng, items=[p["item"]])["bookmarks"])
 
     def check(self, desk: Desktop, p: Params) -> bool:
         marks = [*desk.stores["before"], f"shop.web/{p['item']}"]
         return sorted(desk.stores["browser"]["bookmarks"]) == sorted(marks)
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         target = f"shop.web/{p['item']}"
-        if move := s.arrive("Browser") or keep_star(s, notes, target):
+        if move := s.arrive("Browser") or keep_star(s, target):
             return move
         button = star(s)
         if at(s) == target and button and "on" not in button.state:
@@ -132,15 +125,10 @@ class Form(Family):
     """Fill in and send the contact form."""
 
     name = "browser-form"
+    asks = "Send the Contact form in the Browser: name {name}, {topic}, {copy:with|without} a copy."
+    draw = drawn(name=person, topic=one_of(TOPICS), copy=coin)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": rng.choice(PEOPLE), "topic": rng.choice(TOPICS), "copy": rng.random() < 0.5}
-
-    def instruction(self, p: Params) -> str:
-        copy = "with" if p["copy"] else "without"
-        return f"Send the Contact form in the Browser: name {p['name']}, {p['topic']}, {copy} a copy."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng)
 
     def check(self, desk: Desktop, p: Params) -> bool:
@@ -152,7 +140,7 @@ class Form(Family):
         }
         return sent(desk) == [wanted]
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if move := s.arrive("Browser") or go_to(s, "Contact"):
             return move
         topic = s.find(p["topic"], kind="radio", window="Browser")
@@ -171,17 +159,15 @@ class LongPage(Family):
 
     name = "browser-scroll"
     asks = "In the Browser, open the link '{topic}' at the end of the Guide."
+    draw = drawn(topic=noun)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"topic": nouns(rng, 1)[0]}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng, topics=[p["topic"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, f"guide.web/{p['topic']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return s.arrive("Browser") or go_to(s, "Guide") or follow(s, p["topic"])
 
 
@@ -189,16 +175,13 @@ class Cheaper(Family):
     """Compare two prices and order."""
 
     name = "browser-cheaper"
+    asks = "Order the {cheaper:cheaper|dearer} one in the Shop of the Browser: {one} or {two}."
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         one, two = nouns(rng, 2)
-        return {"one": one, "two": two, "cheaper": rng.random() < 0.5}
+        return {"one": one, "two": two, "cheaper": coin(rng)}
 
-    def instruction(self, p: Params) -> str:
-        which = "cheaper" if p["cheaper"] else "dearer"
-        return f"Order the {which} one in the Shop of the Browser: {p['one']} or {p['two']}."
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         pages = begin(desk, rng, items=[p["one"], p["two"]])["pages"]
         prices = {item: int(price[1:]) for kind, item, price, _ in pages["shop.web"][1:] if kind == "item"}
         pick = min if p["cheaper"] else max
@@ -207,10 +190,10 @@ class Cheaper(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return [form["page"] for form in sent(desk)] == [f"shop.web/{desk.stores['before']}"]
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if move := s.arrive("Browser"):
             return move
-        if notes.get("item") and at(s) == f"shop.web/{notes['item']}":
+        if s.notes.get("item") and at(s) == f"shop.web/{s.notes['item']}":
             return s.click("Order", kind="button") or s.scroll(s.find(kind="text", window="Browser"), "down")
         if move := go_to(s, "Shop"):
             return move
@@ -218,24 +201,23 @@ class Cheaper(Family):
         if len(prices) < 2:  # scrolled away by someone
             return s.scroll(s.find(kind="text", window="Browser"), "up")
         pick = min if p["cheaper"] else max
-        notes["item"] = pick(prices, key=prices.__getitem__)
-        return s.click(notes["item"], kind="link")
+        s.notes["item"] = pick(prices, key=prices.__getitem__)
+        return s.click(s.notes["item"], kind="link")
 
 
 class MissingTopic(Infeasible):
     """Send the contact form with a topic that it does not have."""
 
     name = "browser-missing"
+    asks = Form.asks
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         topic = rng.choice(["Complaint", "Invoice", "Refund", "Warranty"])
-        return {"name": rng.choice(PEOPLE), "topic": topic, "copy": rng.random() < 0.5}
+        return {"name": person(rng), "topic": topic, "copy": coin(rng)}
 
-    instruction = Form.instruction
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng)
         hide(desk, "Browser")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return s.arrive("Browser") or go_to(s, "Contact") or (f"The form has no {p['topic']}.", Fail())

@@ -1,21 +1,12 @@
 """Tasks of the calculator."""
 
-from __future__ import annotations
-
-import random
+from random import Random
 
 from arpo.envs.pocket.apps.calculator import Calculator
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Params, clutter, hide, open_perhaps
 from arpo.envs.pocket.screen import Move, Screen
-
-
-def begin(desk: Desktop, rng: random.Random) -> None:
-    """The calculator open or not, and then perhaps with something on it."""
-    clutter(desk, rng)
-    app = open_perhaps(desk, rng, "Calculator")
-    if isinstance(app, Calculator) and rng.random() < 0.4:
-        app.typed(rng.choice(["7", "250", "3+", "81-6", "5*5="]))
+from arpo.envs.pocket.words import drawn, one_of
 
 
 def shows(desk: Desktop, *lines: str) -> bool:
@@ -51,22 +42,27 @@ def press_on(s: Screen, entry: str, number: int, then: str) -> Move | None:
     return press(s, text[len(entry)]) if text.startswith(entry) else press(s, "C")
 
 
-class Sum(Family):
+class CalculatorFamily(Family):
+    """Something to be worked out. The calculator is open or not, and then perhaps with something on it."""
+
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
+        clutter(desk, rng)
+        app = open_perhaps(desk, rng, "Calculator")
+        if isinstance(app, Calculator) and rng.random() < 0.4:
+            app.typed(rng.choice(["7", "250", "3+", "81-6", "5*5="]))
+
+
+class Sum(CalculatorFamily):
     """Two numbers, key by key with the mouse."""
 
     name = "calculator-simple"
     asks = "Calculate {a} {operator} {b} in the Calculator."
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"a": rng.randrange(11, 100), "operator": rng.choice("+-x"), "b": rng.randrange(11, 100)}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng)
+    draw = drawn(a=one_of(range(11, 100)), operator=one_of("+-x"), b=one_of(range(11, 100)))
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, *both_ways(p["a"], p["operator"], p["b"]))
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if move := s.arrive("Calculator"):
             return move
         line, entry = read(s)
@@ -77,27 +73,24 @@ class Sum(Family):
         return press(s, "C")
 
 
-class Chain(Family):
+class Chain(CalculatorFamily):
     """Three numbers, typed."""
 
     name = "calculator-chain"
     asks = "Type {a} {first} {b} {second} {c} into the Calculator and press Enter."
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         a, b, c = (rng.randrange(2, 200) for _ in range(3))
         return {"a": a, "first": rng.choice("+-"), "b": b, "second": rng.choice("+-"), "c": c}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng)
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, f"{p['a']} {p['first']} {p['b']} {p['second']} {p['c']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if move := s.arrive("Calculator"):
             return move
-        begun = f"{p['a']} {p['first']} {p['b']} {p['second']}"
         line, entry = read(s)
+        begun = f"{p['a']} {p['first']} {p['b']} {p['second']}"
         if (line, entry) == (begun, str(p["c"])):
             return s.keys("enter", thought="Press Enter.")
         if (line, entry) == ("", "0"):
@@ -105,19 +98,19 @@ class Chain(Family):
         return s.keys("esc", thought="Clear the Calculator.")
 
 
-class Correct(Family):
+class Correct(CalculatorFamily):
     """A calculation whose last digit is wrong."""
 
     name = "calculator-correct"
     asks = "The Calculator has {a} + {wrong}. Make it {a} + {b} and press =."
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         b = rng.randrange(11, 100)
         wrong = b - b % 10 + (b + rng.randrange(1, 10)) % 10
         return {"a": rng.randrange(11, 100), "b": b, "wrong": wrong}
 
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        begin(desk, rng)
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
+        super().setup(desk, p, rng)
         app = desk.launch("Calculator")
         assert isinstance(app, Calculator)
         app.typed(f"c{p['a']}+{p['wrong']}")
@@ -127,7 +120,7 @@ class Correct(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, *both_ways(p["a"], "+", p["b"]))
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if move := s.arrive("Calculator"):
             return move
         line, entry = read(s)

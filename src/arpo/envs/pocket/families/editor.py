@@ -1,18 +1,16 @@
 """Tasks of the text editor."""
 
-from __future__ import annotations
-
-import random
+from random import Random
 
 from arpo.envs.pocket.apps.editor import Editor
-from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import DOCUMENTS, Family, Params, add_files, others_kept, place
-from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import NOUNS, nouns, sentence
+from arpo.envs.pocket.families.base import Family, Params, add_files, others_kept, place
+from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.vfs import DOCUMENTS
+from arpo.envs.pocket.words import NOUNS, drawn, nouns, sentence, text_file
 
 
-def open_in_editor(desk: Desktop, rng: random.Random, name: str) -> Editor:
+def open_in_editor(desk: Desktop, rng: Random, name: str) -> Editor:
     """An editor window somewhere, with a file of the Documents folder in it."""
     app = place(desk, rng, "Editor")
     assert isinstance(app, Editor)
@@ -20,7 +18,7 @@ def open_in_editor(desk: Desktop, rng: random.Random, name: str) -> Editor:
     return app
 
 
-def distract(desk: Desktop, rng: random.Random, *avoid: str) -> None:
+def distract(desk: Desktop, rng: Random, *avoid: str) -> None:
     """Perhaps another editor window, in front or behind, with another file in it."""
     if rng.random() < 0.5:
         other = add_files(desk, rng, DOCUMENTS, 1, avoid=avoid)[0]
@@ -84,11 +82,9 @@ class NewFile(Family):
 
     name = "editor-new"
     asks = "Write '{text}' in the Editor and save it as {name} in Documents."
+    draw = drawn(name=text_file, text=sentence)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.txt", "text": sentence(rng)}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         add_files(desk, rng, DOCUMENTS, rng.randrange(1, 7), avoid=(p["name"],))
         if rng.random() < 0.5:
             place(desk, rng, "Editor")
@@ -96,7 +92,7 @@ class NewFile(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return saved(desk, p["name"], p["text"])
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return note_down(s, p["name"], p["text"])
 
 
@@ -105,11 +101,9 @@ class Append(Family):
 
     name = "editor-append"
     asks = "Add the line '{line}' at the end of {name} and save it."
+    draw = drawn(name=text_file, line=sentence)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.txt", "line": sentence(rng)}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         text = "\n".join(sentence(rng) for _ in range(rng.randrange(1, 5)))
         desk.stores["goal"] = f"{text}\n{p['line']}"
         desk.files.write(f"{DOCUMENTS}/{p['name']}", text)
@@ -121,20 +115,20 @@ class Append(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return saved(desk, p["name"], desk.stores["goal"])
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         page = page_of(s, p["name"])
         if page is None:
             return open_page(s, p["name"])
-        notes.setdefault("before", page.value)
-        goal = f"{notes['before']}\n{p['line']}"
+        s.notes.setdefault("before", page.value)
+        goal = f"{s.notes['before']}\n{p['line']}"
         if page.value == goal:
             return s.keys("ctrl", "s", thought="Save the file.")
-        if page.value != notes["before"]:
+        if page.value != s.notes["before"]:
             return s.escape() or s.fill("text", goal, window=s.front)
-        if notes.get("at") != "end" or "focused" not in page.state:
-            notes["at"] = "end"
+        if s.notes.get("at") != "end" or "focused" not in page.state:
+            s.notes["at"] = "end"
             return s.escape() or s.keys("ctrl", "end", thought="Go to the end.")
-        notes["at"] = ""
+        s.notes["at"] = ""
         return s.escape() or s.type(f"\n{p['line']}")
 
 
@@ -144,11 +138,11 @@ class ReplaceWord(Family):
     name = "editor-replace"
     asks = "Replace the word {old} by {new} in all of {name} and save it."
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         name, old, new = nouns(rng, 3)
         return {"name": f"{name}.txt", "old": old, "new": new}
 
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         lines = []
         for _ in range(rng.randrange(2, 5)):
             # No word that has the old one in it, such as train for rain: it would be replaced there, too.
@@ -164,7 +158,7 @@ class ReplaceWord(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return saved(desk, p["name"], desk.stores["goal"])
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if s.dialog == "Replace":
             if any(c.label.startswith("Replaced") for c in s.all(kind="text")):
                 return s.click("Close", kind="button")
@@ -182,11 +176,9 @@ class Discard(Family):
 
     name = "editor-discard"
     asks = "Close {name} without saving the changes."
+    draw = drawn(name=text_file)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.txt"}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.files.write(f"{DOCUMENTS}/{p['name']}", sentence(rng))
         open_in_editor(desk, rng, p["name"]).box.insert(f"{sentence(rng)}\n")
         distract(desk, rng, p["name"])
@@ -194,12 +186,8 @@ class Discard(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return desk.window_with(f"{DOCUMENTS}/{p['name']}") is None and others_kept(desk)
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if s.dialog == "Unsaved changes":
             mine = any(c.label.startswith(p["name"]) for c in s.all(kind="text", window="Unsaved changes"))
             return s.click("Discard" if mine else "Cancel", kind="button")
-        return (
-            s.escape()
-            or s.switch(p["name"])
-            or s.click("close", kind="close", window=s.front, thought=f"Close {p['name']}.")
-        )
+        return s.escape() or s.switch(p["name"]) or s.close(s.front, p["name"])

@@ -4,28 +4,21 @@ Each family says what it asks for as a change of the file system (`goal`). A che
 that the episode began with and compares: nothing else may have changed outside the trash.
 """
 
-from __future__ import annotations
-
-import random
 from abc import abstractmethod
+from random import Random
 from typing import ClassVar
 
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.files import FileManager
-from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files, open_perhaps
-from arpo.envs.pocket.families.lookup import looked_through, pick, seek
-from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.families.base import KINDS, Family, Infeasible, Params, add_file, add_files, open_perhaps
+from arpo.envs.pocket.screen import Control, Move, Screen
 from arpo.envs.pocket.vfs import PLACES, TRASH, Files, join
-from arpo.envs.pocket.words import nouns, sentence
-
-KINDS = "txt csv png html"
+from arpo.envs.pocket.words import drawn, noun, nouns, one_of, sentence
 
 
-def put(desk: Desktop, rng: random.Random, path: str) -> None:
-    """A file that the instruction names."""
-    desk.files.write(path, sentence(rng), kb=rng.randrange(1, 90))
+def any_file(rng: Random) -> str:
+    return f"{noun(rng)}.{rng.choice(KINDS)}"
 
 
 def row_of(s: Screen, name: str) -> Control | None:
@@ -54,25 +47,24 @@ def go(s: Screen, folder: str) -> Move | None:
     )
 
 
-def reach(s: Screen, folder: str, name: str, notes: dict[str, str]) -> Move | None:
+def reach(s: Screen, folder: str, name: str) -> Move | None:
     """Go to a place and bring a file's row in sight."""
-    return go(s, folder) or seek(s, row_of(s, name), "Files", notes)
+    return go(s, folder) or s.seek(row_of(s, name), "Files")
 
 
-def new_folder(s: Screen, folder: str, notes: dict[str, str]) -> Move | None:
+def new_folder(s: Screen, folder: str) -> Move | None:
     """Ask for a new folder by the File menu. That menu covers the folder's name, so a note says where it was opened."""
-    item = s.find("New folder", kind="menuitem", window="File")
-    if notes.pop("menu of", "") == folder and item:
+    if s.notes.pop("menu of", "") == folder and s.find("New folder", kind="menuitem", window="File"):
         return s.menuitem("New folder")
     if move := go(s, folder):
         return move
-    notes["menu of"] = folder
+    s.notes["menu of"] = folder
     return s.click("File", kind="menu", window="Files", thought="Open the File menu.")
 
 
-def select(s: Screen, name: str) -> Move | None:
-    row = row_of(s, name)
-    return None if row and "selected" in row.state else s.click(name, kind="row", window="Files")
+def hold(s: Screen, folder: str, name: str) -> Move | None:
+    """Go to a place and select a file."""
+    return reach(s, folder, name) or s.select(name, kind="row", window="Files")
 
 
 class FileFamily(Family):
@@ -80,19 +72,17 @@ class FileFamily(Family):
 
     most: ClassVar[int] = 10  # other files in the folder; a list of more than seven scrolls on the default screen
     trash_counts: ClassVar[bool] = False  # whether the trash must be as the goal says, too
+    draw = drawn(name=any_file, folder=one_of(PLACES))
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"name": f"{nouns(rng, 1)[0]}.{rng.choice(KINDS.split())}", "folder": rng.choice(PLACES)}
-
-    def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         """Put the named files in place; the others are there already."""
-        put(desk, rng, f"/{p['folder']}/{p['name']}")
+        add_file(desk, rng, f"/{p['folder']}/{p['name']}")
 
     @abstractmethod
     def goal(self, files: Files, p: Params) -> None:
         """Do to the file system what the instruction asks for."""
 
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         named = tuple(str(value) for value in p.values())
         for name in PLACES:
             for other in add_files(desk, rng, f"/{name}", rng.randrange(3), KINDS, avoid=named):
@@ -119,11 +109,9 @@ class NewFolder(FileFamily):
 
     name = "files-newfolder"
     asks = "Make a folder named {new} in {folder}."
+    draw = drawn(new=noun, folder=one_of(PLACES))
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"new": nouns(rng, 1)[0], "folder": rng.choice(PLACES)}
-
-    def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         if rng.random() < 0.6:  # so few that the list has empty space below them
             for name in desk.files.names(f"/{p['folder']}")[rng.randrange(1, 4) :]:
                 desk.files.files.pop(f"/{p['folder']}/{name}")
@@ -131,7 +119,7 @@ class NewFolder(FileFamily):
     def goal(self, files: Files, p: Params) -> None:
         files.make_folder(f"/{p['folder']}/{p['new']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if s.dialog == "New folder":
             return s.fill("Name", p["new"]) or s.click("Create", kind="button")
         if is_at(s, p["folder"]) and s.find("New folder", kind="menuitem", window="context"):
@@ -140,7 +128,7 @@ class NewFolder(FileFamily):
         if corner and lowest and len(list_rows(s)) <= len(PLACES):  # then the list is empty level with the last place
             free = Click(corner.centre[0], lowest.centre[1], button="right")
             return go(s, p["folder"]) or ("Right-click the empty space.", free)
-        return new_folder(s, p["folder"], notes)
+        return new_folder(s, p["folder"])
 
 
 class Rename(FileFamily):
@@ -149,23 +137,23 @@ class Rename(FileFamily):
     name = "files-rename"
     asks = "Rename {old} to {new} in {folder}."
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         old, new = nouns(rng, 2)
-        kind = rng.choice(KINDS.split())
+        kind = rng.choice(KINDS)
         return {"old": f"{old}.{kind}", "new": f"{new}.{kind}", "folder": rng.choice(PLACES)}
 
-    def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        put(desk, rng, f"/{p['folder']}/{p['old']}")
+    def files(self, desk: Desktop, p: Params, rng: Random) -> None:
+        add_file(desk, rng, f"/{p['folder']}/{p['old']}")
 
     def goal(self, files: Files, p: Params) -> None:
         files.move(f"/{p['folder']}/{p['old']}", f"/{p['folder']}/{p['new']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if s.dialog == f"Rename {p['old']}":
             return s.fill("Name", p["new"]) or s.click("Rename", kind="button")
         return (
-            pick(s, p["old"], "Rename")
-            or reach(s, p["folder"], p["old"], notes)
+            s.context_entry(p["old"], "Rename")
+            or reach(s, p["folder"], p["old"])
             or s.right_click(p["old"], kind="row", window="Files")
         )
 
@@ -179,10 +167,8 @@ class Delete(FileFamily):
     def goal(self, files: Files, p: Params) -> None:
         files.trash(f"/{p['folder']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return (
-            reach(s, p["folder"], p["name"], notes) or select(s, p["name"]) or s.keys("delete", thought="Press Delete.")
-        )
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        return hold(s, p["folder"], p["name"]) or s.keys("delete", thought="Press Delete.")
 
 
 class MoveFile(FileFamily):
@@ -191,16 +177,16 @@ class MoveFile(FileFamily):
     name = "files-move"
     asks = "Move {name} from {folder} to {to}."
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         folder, target = rng.sample(PLACES, 2)
-        return {"name": f"{nouns(rng, 1)[0]}.{rng.choice(KINDS.split())}", "folder": folder, "to": target}
+        return {"name": any_file(rng), "folder": folder, "to": target}
 
     def goal(self, files: Files, p: Params) -> None:
         files.move(f"/{p['folder']}/{p['name']}", f"/{p['to']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         file, target = row_of(s, p["name"]), row_of(s, p["to"])
-        return reach(s, p["folder"], p["name"], notes) or s.drag(file, target, f"Drag {p['name']} to {p['to']}.")
+        return reach(s, p["folder"], p["name"]) or s.drag(file, target, f"Drag {p['name']} to {p['to']}.")
 
 
 class CopyFile(FileFamily):
@@ -213,12 +199,10 @@ class CopyFile(FileFamily):
     def goal(self, files: Files, p: Params) -> None:
         files.copy(f"/{p['folder']}/{p['name']}", f"/{p['to']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if s.find(f"Copied {p['name']}", kind="text", window="Files"):
             return go(s, p["to"]) or s.keys("ctrl", "v", thought="Paste it here.")
-        return (
-            reach(s, p["folder"], p["name"], notes) or select(s, p["name"]) or s.keys("ctrl", "c", thought="Copy it.")
-        )
+        return hold(s, p["folder"], p["name"]) or s.keys("ctrl", "c", thought="Copy it.")
 
 
 class Restore(FileFamily):
@@ -228,20 +212,19 @@ class Restore(FileFamily):
     asks = "Restore {name} from the Trash."
     trash_counts = True
 
-    def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         super().files(desk, p, rng)
         desk.files.trash(f"/{p['folder']}/{p['name']}")
 
     def goal(self, files: Files, p: Params) -> None:
         files.restore(join(TRASH, p["name"]))
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         others = [row for row in list_rows(s) if "selected" in row.state and row.label != p["name"]]
         mine = s.find("Restore", kind="menuitem", window="File") and not others
         return (
-            (s.menuitem("Restore") if mine else pick(s, p["name"], "Restore"))
-            or reach(s, "Trash", p["name"], notes)
-            or select(s, p["name"])
+            (s.menuitem("Restore") if mine else s.context_entry(p["name"], "Restore"))
+            or hold(s, "Trash", p["name"])
             or s.menu("File", "Restore", window="Files")
         )
 
@@ -251,16 +234,16 @@ class Largest(FileFamily):
 
     name = "files-largest"
 
-    def draw(self, rng: random.Random) -> Params:
-        kind = rng.choice(["", *KINDS.split()])
+    def draw(self, rng: Random) -> Params:
+        kind = rng.choice(["", *KINDS])
         return {"which": rng.choice(["largest", "smallest"]), "kind": kind, "folder": rng.choice(PLACES)}
 
     def instruction(self, p: Params) -> str:
-        return f"Delete the {p['which']} {p['kind']}{' ' if p['kind'] else ''}file in {p['folder']}."
+        return f"Delete the {p['which']} {p['kind']} file in {p['folder']}.".replace("  ", " ")
 
-    def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         folder = f"/{p['folder']}"
-        add_files(desk, rng, folder, rng.randrange(2, 4), p["kind"] or KINDS)
+        add_files(desk, rng, folder, rng.randrange(2, 4), [p["kind"]] if p["kind"] else KINDS)
         names = desk.files.names(folder)
         for name, kb in zip(names, rng.sample(range(1, 90), len(names)), strict=True):  # no two of one size
             desk.files.write(f"{folder}/{name}", sentence(rng), kb)
@@ -268,23 +251,26 @@ class Largest(FileFamily):
     def goal(self, files: Files, p: Params) -> None:
         folder = f"/{p['folder']}"
         sizes = {name: files.files[join(folder, name)].kb for name in files.names(folder) if name.endswith(p["kind"])}
-        extreme = max if p["which"] == "largest" else min
-        files.trash(join(folder, extreme(sizes, key=lambda name: sizes[name])))
+        files.trash(join(folder, _extreme(sizes, p)))
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if move := go(s, p["folder"]):
             return move
         sizes = {row.label: int(row.value.split()[0]) for row in file_rows(s) if row.label.endswith(p["kind"])}
-        if notes.get("best"):
-            sizes[notes["best"]] = int(notes["kb"])
+        if s.notes.get("best"):
+            sizes[s.notes["best"]] = int(s.notes["kb"])
         if sizes:
-            best = (max if p["which"] == "largest" else min)(sizes, key=lambda name: sizes[name])
-            notes.update(best=best, kb=str(sizes[best]))
-        if not notes.get("all") and not looked_through(s, "Files", notes):
-            return s.scroll(s.find(kind="scrollbar", window="Files"), notes["way"], "Look at all sizes.")
-        notes.update(all="seen", seen=notes.get("seen", "") if notes.get("all") else "")
-        row = row_of(s, notes["best"]) if "best" in notes else None
-        return seek(s, row, "Files", notes) or s.drag(row, row_of(s, "Trash"), "Drag it to the Trash.")
+            best = _extreme(sizes, p)
+            s.notes.update(best=best, kb=str(sizes[best]))
+        if not s.notes.get("all") and (move := s.look_through("Files", "Look at all sizes.")):
+            return move
+        s.notes.update(all="seen", seen=s.notes.get("seen", "") if s.notes.get("all") else "")
+        row = row_of(s, s.notes["best"]) if "best" in s.notes else None
+        return s.seek(row, "Files") or s.drag(row, row_of(s, "Trash"), "Drag it to the Trash.")
+
+
+def _extreme(sizes: dict[str, int], p: Params) -> str:
+    return (max if p["which"] == "largest" else min)(sizes, key=sizes.__getitem__)
 
 
 class SubFolder(FileFamily):
@@ -294,37 +280,31 @@ class SubFolder(FileFamily):
     asks = "Make a folder named {new} in {folder} and move {name} into it."
     most = 7
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         name, new = nouns(rng, 2)
-        return {"name": f"{name}.{rng.choice(KINDS.split())}", "new": new, "folder": rng.choice(PLACES)}
+        return {"name": f"{name}.{rng.choice(KINDS)}", "new": new, "folder": rng.choice(PLACES)}
 
     def goal(self, files: Files, p: Params) -> None:
         files.make_folder(f"/{p['folder']}/{p['new']}")
         files.move(f"/{p['folder']}/{p['name']}", f"/{p['folder']}/{p['new']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if s.dialog == "New folder":
             return s.fill("Name", p["new"]) or s.click("Create", kind="button")
         cut = s.find(f"Cut {p['name']}", kind="text", window="Files")
         if cut and is_at(s, f"{p['folder']}/{p['new']}"):
             return s.arrive("Files") or s.keys("ctrl", "v", thought="Paste it here.")
         if row_of(s, p["new"]):
-            notes["made"] = "yes"
-        if not notes.get("made") or (cut and not row_of(s, p["new"])):
+            s.notes["made"] = "yes"
+        if not s.notes.get("made") or (cut and not row_of(s, p["new"])):
             bar = s.find(kind="scrollbar", window="Files")
             if is_at(s, p["folder"]) and bar and bar.value != "top":  # folders come first, so it may be out of sight
                 return s.arrive("Files") or s.scroll(bar, "up")
-            notes["made"] = ""
-            return new_folder(s, p["folder"], notes)
-        if move := go(s, p["folder"]):
-            return move
+            s.notes["made"] = ""
+            return new_folder(s, p["folder"])
         if cut:
-            return s.double_click(p["new"], kind="row", window="Files")
-        return (
-            seek(s, row_of(s, p["name"]), "Files", notes)
-            or select(s, p["name"])
-            or s.keys("ctrl", "x", thought="Cut it.")
-        )
+            return go(s, p["folder"]) or s.double_click(p["new"], kind="row", window="Files")
+        return hold(s, p["folder"], p["name"]) or s.keys("ctrl", "x", thought="Cut it.")
 
 
 class CleanUp(FileFamily):
@@ -333,33 +313,34 @@ class CleanUp(FileFamily):
     name = "files-cleanup"
     asks = "Delete all {kind} files but {keep} in {folder}."
 
-    def draw(self, rng: random.Random) -> Params:
-        kind = rng.choice(KINDS.split())
-        return {"kind": kind, "keep": f"{nouns(rng, 1)[0]}.{kind}", "folder": rng.choice(PLACES)}
+    def draw(self, rng: Random) -> Params:
+        kind = rng.choice(KINDS)
+        return {"kind": kind, "keep": f"{noun(rng)}.{kind}", "folder": rng.choice(PLACES)}
 
-    def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         folder = f"/{p['folder']}"
-        for name in self._targets(desk.files, p):
-            desk.files.files.pop(join(folder, name))
-        add_files(desk, rng, folder, 3, p["kind"], avoid=(p["keep"],))
-        put(desk, rng, join(folder, p["keep"]))
+        for name in desk.files.names(folder):
+            if self._goes(name, p):
+                desk.files.files.pop(join(folder, name))
+        add_files(desk, rng, folder, 3, [p["kind"]], avoid=(p["keep"],))
+        add_file(desk, rng, join(folder, p["keep"]))
 
-    def _targets(self, files: Files, p: Params) -> list[str]:
-        return [name for name in files.names(f"/{p['folder']}") if name.endswith(p["kind"]) and name != p["keep"]]
+    def _goes(self, name: str, p: Params) -> bool:
+        return name.endswith(p["kind"]) and name != p["keep"]
 
     def goal(self, files: Files, p: Params) -> None:
-        for name in self._targets(files, p):
-            files.trash(f"/{p['folder']}/{name}")
+        for name in files.names(f"/{p['folder']}"):
+            if self._goes(name, p):
+                files.trash(f"/{p['folder']}/{name}")
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         item = s.find("Delete", kind="menuitem")
-        if item and item.window.split()[0].endswith(p["kind"]) and item.window.split()[0] != p["keep"]:
+        if item and self._goes(item.window.split()[0], p):
             return s.menuitem("Delete")
         if move := go(s, p["folder"]):
             return move
-        rows = [row for row in file_rows(s) if row.label.endswith(p["kind"]) and row.label != p["keep"]]
-        row = rows[0] if rows else None
-        return seek(s, row, "Files", notes) or (s.right_click(row.label, kind="row", window="Files") if row else None)
+        row = next((row for row in file_rows(s) if self._goes(row.label, p)), None)
+        return s.seek(row, "Files") or (s.right_click(row.label, kind="row", window="Files") if row else None)
 
 
 class MissingFile(Infeasible, FileFamily):
@@ -367,7 +348,7 @@ class MissingFile(Infeasible, FileFamily):
 
     name = "files-missing"
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         name, new = nouns(rng, 2)
         name, new = f"{name}.txt", rng.choice(["", f"{new}.txt"])
         return {"name": name, "new": new, "folder": rng.choice(PLACES)}
@@ -376,15 +357,12 @@ class MissingFile(Infeasible, FileFamily):
         what = f"Rename {p['name']} to {p['new']}" if p["new"] else f"Delete {p['name']}"
         return f"{what} in {p['folder']}."
 
-    def files(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         """The one that is named is not put anywhere."""
 
     def goal(self, files: Files, p: Params) -> None:
         """There is none."""
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := go(s, p["folder"]):
-            return move
-        if looked_through(s, "Files", notes):
-            return f"There is no {p['name']}.", Fail()
-        return s.scroll(s.find(kind="scrollbar", window="Files"), notes["way"], "Look further down.")
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        move = go(s, p["folder"]) or s.look_through("Files", "Look further down.")
+        return move or (f"There is no {p['name']}.", Fail())

@@ -4,54 +4,41 @@ As with the files, a family says what it asks for as a change of the mails (`goa
 mail may have been moved, starred, written or lost. Whether mails were read does not matter.
 """
 
-from __future__ import annotations
-
-import random
 from abc import abstractmethod
 from collections import Counter
 from dataclasses import replace
+from random import Random
 from typing import ClassVar
 
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.mail import FOLDERS, ME, Letter, Mail, add_message, fill, letters, new_subject
-from arpo.envs.pocket.controls import Control
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, open_perhaps
-from arpo.envs.pocket.families.lookup import looked_through, pick, seek
-from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import nouns, person, sentence
+from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.words import drawn, noun, nouns, one_of, person, sentence
 
 
 def row_of(s: Screen, p: Params) -> Control | None:
     """The row of the mail that the instruction names."""
-    rows = [row for row in s.all(kind="row", label=p["sender"], window="Mail") if row.value == p["subject"]]
-    return rows[0] if rows else None
+    rows = s.all(kind="row", label=p["sender"], window="Mail")
+    return next((row for row in rows if row.value == p["subject"]), None)
 
 
-def go(s: Screen, folder: str = "Inbox") -> Move | None:
-    """Bring the mail program to the front and go to a folder. A half-written mail goes."""
-    if move := s.click("Discard", kind="button", window="Discard mail") or s.arrive("Mail"):
-        return move
-    row = s.find(folder, kind="row", window="Mail")
-    return s.click(folder, kind="row", window="Mail", thought=f"Go to {folder}.") if not is_selected(row) else None
+def go(s: Screen) -> Move | None:
+    """Bring the mail program to the front and go to the inbox. A half-written mail goes."""
+    discard = s.click("Discard", kind="button", window="Discard mail")
+    return discard or s.arrive("Mail") or s.select("Inbox", kind="row", window="Mail", thought="Go to Inbox.")
 
 
 def is_selected(row: Control | None) -> bool:
     return row is not None and "selected" in row.state
 
 
-def read(s: Screen, row: Control | None) -> Move | None:
-    """Click a mail, unless it is the one being read."""
-    return (f"Click the mail from {row.label}.", Click(*row.centre)) if row and not is_selected(row) else None
-
-
-def reach(s: Screen, row: Control | None, notes: dict[str, str]) -> Move | None:
+def reach(s: Screen, row: Control | None) -> Move | None:
     """Go to the inbox, bring a mail's row in sight and read it."""
-    return go(s) or seek(s, row, "Mail", notes) or read(s, row)
-
-
-def right_click(row: Control | None) -> Move | None:
-    return (f"Right-click the mail from {row.label}.", Click(*row.centre, button="right")) if row else None
+    if move := go(s) or s.seek(row, "Mail"):
+        return move
+    return (f"Click the mail from {row.label}.", Click(*row.centre)) if row and not is_selected(row) else None
 
 
 def write(s: Screen, to: str, subject: str, text: str) -> Move | None:
@@ -77,7 +64,7 @@ def send(s: Screen, p: Params, text: str) -> Move | None:
     )
 
 
-def mix_in(desk: Desktop, rng: random.Random, letter: Letter) -> None:
+def mix_in(desk: Desktop, rng: Random, letter: Letter) -> None:
     """Put a new mail somewhere among the others."""
     mails = letters(desk)
     mails.remove(letter)
@@ -104,11 +91,9 @@ class MailFamily(Family):
     """A mail that the instruction names by sender and subject, among others."""
 
     trash_counts: ClassVar[bool] = True  # whether the trash must be as the goal says, too
+    draw = drawn(sender=person, subject=new_subject)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"sender": person(rng), "subject": new_subject(rng)}
-
-    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+    def named(self, desk: Desktop, p: Params, rng: Random) -> list[Letter]:
         """Add the mails that the instruction names and return them; the others are there already."""
         return [add_message(desk, p["sender"], p["subject"], sentence(rng), unread=rng.random() < 0.5)]
 
@@ -119,7 +104,7 @@ class MailFamily(Family):
     def find(self, mails: list[Letter], p: Params) -> Letter:
         return next(mail for mail in mails if mail.sender == p["sender"] and mail.subject == p["subject"])
 
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         sender = p.get("sender", "")
         fill(desk, rng, (sender,))
         for letter in fill(desk, rng, (sender,), count=rng.randrange(2, 5)):
@@ -150,8 +135,8 @@ class Star(MailFamily):
     def goal(self, mails: list[Letter], p: Params) -> None:
         self.find(mails, p).starred = True
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return reach(s, row_of(s, p), notes) or s.click("Star", kind="button")
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        return reach(s, row_of(s, p)) or s.click("Star", kind="button")
 
 
 class Delete(MailFamily):
@@ -164,8 +149,8 @@ class Delete(MailFamily):
     def goal(self, mails: list[Letter], p: Params) -> None:
         self.find(mails, p).folder = "Trash"
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return reach(s, row_of(s, p), notes) or s.keys("delete", thought="Press Delete.")
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        return reach(s, row_of(s, p)) or s.keys("delete", thought="Press Delete.")
 
 
 class Send(MailFamily):
@@ -173,17 +158,15 @@ class Send(MailFamily):
 
     name = "mail-send"
     asks = "Send a mail to {to} with the subject '{subject}' and the text '{text}'."
+    draw = drawn(to=person, subject=noun, text=sentence)
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"to": person(rng), "subject": nouns(rng, 1)[0], "text": sentence(rng)}
-
-    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+    def named(self, desk: Desktop, p: Params, rng: Random) -> list[Letter]:
         return []
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["to"], p["subject"], p["text"], "Sent"))
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return send(s, p, p["text"])
 
 
@@ -192,17 +175,15 @@ class Reply(MailFamily):
 
     name = "mail-reply"
     asks = "Answer the mail '{subject}' from {sender} with '{text}'."
-
-    def draw(self, rng: random.Random) -> Params:
-        return {"sender": person(rng), "subject": new_subject(rng), "text": sentence(rng)}
+    draw = drawn(sender=person, subject=new_subject, text=sentence)
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["sender"], f"Re: {p['subject']}", p["text"], "Sent"))
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return (
             write(s, p["sender"], f"Re: {p['subject']}", p["text"])
-            or reach(s, row_of(s, p), notes)
+            or reach(s, row_of(s, p))
             or s.keys("ctrl", "r", thought="Answer it.")
         )
 
@@ -213,24 +194,22 @@ class Forward(MailFamily):
     name = "mail-forward"
     asks = "Forward the mail '{subject}' from {sender} to {to}."
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         sender = person(rng)
         return {"sender": sender, "subject": new_subject(rng), "to": person(rng, (sender,))}
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["to"], f"Fwd: {p['subject']}", self.find(mails, p).body, "Sent"))
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        row, subject = row_of(s, p), s.find("Subject", kind="field")
-        text = s.find("Text", kind="area", window="New mail")
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        text, subject = s.find("Text", kind="area", window="New mail"), s.find("Subject", kind="field")
         if s.dialog == "New mail" and text and subject and subject.value == f"Fwd: {p['subject']}":
-            return write(s, p["to"], subject.value, notes.setdefault("text", text.value))
-        return (
-            pick(s, f"{p['sender']} {p['subject']}", "Forward")
-            or go(s)
-            or seek(s, row, "Mail", notes)
-            or right_click(row)
-        )
+            return write(s, p["to"], subject.value, s.notes.setdefault("text", text.value))
+        row = row_of(s, p)
+        move = s.context_entry(f"{p['sender']} {p['subject']}", "Forward") or go(s) or s.seek(row, "Mail")
+        if move or not row:
+            return move
+        return f"Right-click the mail from {row.label}.", Click(*row.centre, button="right")
 
 
 class ArchiveAll(MailFamily):
@@ -239,11 +218,9 @@ class ArchiveAll(MailFamily):
     name = "mail-cleanup"
     asks = "{verb} all mails from {sender} in the Inbox."
     trash_counts = False
+    draw = drawn(sender=person, verb=one_of(["Archive", "Delete"]))
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"sender": person(rng), "verb": rng.choice(["Archive", "Delete"])}
-
-    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
+    def named(self, desk: Desktop, p: Params, rng: Random) -> list[Letter]:
         return [add_message(desk, p["sender"], new_subject(rng), sentence(rng)) for _ in range(rng.randint(2, 3))]
 
     def goal(self, mails: list[Letter], p: Params) -> None:
@@ -251,10 +228,10 @@ class ArchiveAll(MailFamily):
             if mail.sender == p["sender"]:
                 mail.folder = "Archive" if p["verb"] == "Archive" else "Trash"
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         rows = s.all(kind="row", label=p["sender"], window="Mail")
         row = next((row for row in rows if is_selected(row)), rows[0] if rows else None)
-        return reach(s, row, notes) or s.click(p["verb"], kind="button", window="Mail")
+        return reach(s, row) or s.click(p["verb"], kind="button", window="Mail")
 
 
 class MissingMail(Infeasible, MailFamily):
@@ -263,16 +240,11 @@ class MissingMail(Infeasible, MailFamily):
     name = "mail-missing"
     draw = Reply.draw
     asks = Reply.asks
-
-    def named(self, desk: Desktop, p: Params, rng: random.Random) -> list[Letter]:
-        return []
+    named = Send.named
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         """There is none."""
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        if move := go(s):
-            return move
-        if looked_through(s, "Mail", notes):
-            return f"There is no mail '{p['subject']}' from {p['sender']}.", Fail()
-        return s.scroll(s.find(kind="scrollbar", window="Mail"), notes["way"], "Look at the other mails.")
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        move = go(s) or s.look_through("Mail", "Look at the other mails.")
+        return move or (f"There is no mail '{p['subject']}' from {p['sender']}.", Fail())

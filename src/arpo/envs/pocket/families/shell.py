@@ -1,28 +1,26 @@
 """Tasks of the desktop itself: starting, finding, moving and closing windows."""
 
-from __future__ import annotations
-
-import random
+from random import Random
 
 from arpo.agent.actions import Drag, Fail
+from arpo.envs.pocket.apps import APPS
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.desktop import TASKBAR, Desktop, Window
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, others_kept, place, place_some
 from arpo.envs.pocket.screen import Move, Screen
-from arpo.envs.pocket.words import sentence
+from arpo.envs.pocket.words import drawn, one_of, sentence
 
 TITLED = ("Files", "Mail", "Browser", "Calculator", "Settings")  # applications whose window bears their name
-ALL = ("Files", "Editor", "Mail", "Browser", "Sheet", "Calculator", "Settings")
 EDGE = 4  # how near to the edge of the screen is "at the edge"
 
 
-def open_apps(desk: Desktop, rng: random.Random, apps: list[str]) -> None:
+def open_apps(desk: Desktop, rng: Random, apps: list[str]) -> None:
     """These applications in any order, with something to show."""
     clutter(desk, rng)
     place_some(desk, rng, apps, least=len(apps))
 
 
-def others(rng: random.Random, least: int, most: int, *avoid: str) -> list[str]:
+def others(rng: Random, least: int, most: int, *avoid: str) -> list[str]:
     """Some titled applications, none of them in `avoid`."""
     return rng.sample([name for name in TITLED if name not in avoid], rng.randint(least, most))
 
@@ -32,17 +30,15 @@ class OpenApp(Family):
 
     name = "shell-open"
     asks = "{verb} the {app} app."
+    draw = drawn(app=one_of(list(APPS)), verb=one_of(["Open", "Start"]))
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"app": rng.choice(ALL), "verb": rng.choice(["Open", "Start"])}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         open_apps(desk, rng, others(rng, 0, 2, p["app"]))
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return desk.active is not None and desk.active.app.name == p["app"]
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return s.menuitem(p["app"]) or s.escape() or s.app(p["app"])
 
 
@@ -51,23 +47,17 @@ class CloseWindow(Family):
 
     name = "shell-close"
     asks = "Close the {app} window."
+    draw = drawn(app=one_of(TITLED), others=one_of([1, 2, 3]))
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"app": rng.choice(TITLED), "others": rng.randint(1, 3)}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.stores["keep"] = others(rng, p["others"], p["others"], p["app"])
         open_apps(desk, rng, [p["app"], *desk.stores["keep"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return {window.app.name for window in desk.windows} >= set(desk.stores["keep"]) and not desk.window_of(p["app"])
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        return (
-            s.escape()
-            or s.click("close", kind="close", window=p["app"], thought=f"Close {p['app']}.")
-            or s.switch(p["app"])
-        )
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        return s.escape() or s.close(p["app"]) or s.switch(p["app"])
 
 
 class Minimise(Family):
@@ -75,11 +65,9 @@ class Minimise(Family):
 
     name = "shell-minimise"
     asks = "Minimise the {app} window."
+    draw = drawn(app=one_of(TITLED), others=one_of([0, 1, 2, 3]))
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"app": rng.choice(TITLED), "others": rng.randint(0, 3)}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         open_apps(desk, rng, [p["app"], *others(rng, p["others"], p["others"], p["app"])])
         desk.stores["open"] = len(desk.windows)
 
@@ -87,7 +75,7 @@ class Minimise(Family):
         window = desk.window_of(p["app"])
         return window is not None and window.minimised and len(desk.windows) >= desk.stores["open"]
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return (
             s.escape()
             or s.click("minimise", kind="minimise", window=p["app"], thought=f"Minimise {p['app']}.")
@@ -100,11 +88,9 @@ class MoveWindow(Family):
 
     name = "shell-move"
     asks = "Move the {app} window to the {side} edge of the screen."
+    draw = drawn(app=one_of(TITLED), side=one_of(["left", "right", "top", "bottom"]))
 
-    def draw(self, rng: random.Random) -> Params:
-        return {"app": rng.choice(TITLED), "side": rng.choice(["left", "right", "top", "bottom"])}
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         open_apps(desk, rng, others(rng, 0, 1, p["app"]))
         window = place(desk, rng, p["app"]).window
         while self._at_edge(desk, window, p["side"]):
@@ -124,16 +110,12 @@ class MoveWindow(Family):
         window = desk.window_of(p["app"])
         return window is not None and not window.minimised and self._at_edge(desk, window, p["side"])
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        title = s.find(p["app"], kind="title")
-        if s.escape() or title is None or not s.is_front(p["app"]):
+    def expert(self, s: Screen, p: Params) -> Move | None:
+        title, menu, clock = s.find(p["app"], kind="title"), s.find("Menu", kind="launcher"), s.find(kind="clock")
+        if s.escape() or not (title and menu and clock and s.is_front(p["app"])):
             return s.escape() or s.app(p["app"])
-        taskbar = s.find("Menu", kind="launcher")
-        clock = s.find(kind="clock")
-        if not taskbar or not clock:
-            return s.escape()
         x, y = title.centre
-        bottom, right = taskbar.box[1] - 1, clock.box[2] - 1
+        bottom, right = menu.box[1] - 1, clock.box[2] - 1
         to = {"left": (0, y), "right": (right, y), "top": (x, 0), "bottom": (x, bottom)}[p["side"]]
         return f"Drag {p['app']} to the {p['side']}.", Drag(x, y, *to)
 
@@ -142,15 +124,13 @@ class CloseAll(Family):
     """Close every window; an editor with unsaved work asks, and the changes may go."""
 
     name = "shell-closeall"
+    asks = "Close {what}.{unsaved: Discard unsaved changes.|}"
 
-    def draw(self, rng: random.Random) -> Params:
+    def draw(self, rng: Random) -> Params:
         what = rng.choice(["all windows", "every window"])
         return {"windows": rng.randint(2, 5), "unsaved": rng.random() < 0.6, "what": what}
 
-    def instruction(self, p: Params) -> str:
-        return f"Close {p['what']}." + " Discard unsaved changes." * p["unsaved"]
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
+    def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         open_apps(desk, rng, others(rng, p["windows"] - p["unsaved"], p["windows"] - p["unsaved"]))
         if p["unsaved"]:
             editor = place(desk, rng, "Editor")
@@ -160,12 +140,11 @@ class CloseAll(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return not desk.windows and others_kept(desk)
 
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
-        front = s.front
+    def expert(self, s: Screen, p: Params) -> Move | None:
         return (
             s.click("Discard", kind="button")
             or s.escape()
-            or (s.click("close", kind="close", window=front, thought=f"Close {front}.") if front else None)
+            or (s.close(s.front) if s.front else None)
             or next((s.click(c.label, kind="task", thought=f"Show {c.label}.") for c in s.all(kind="task")), None)
         )
 
@@ -174,18 +153,13 @@ class MissingApp(Infeasible):
     """An application that this machine does not have: the menu shows it."""
 
     name = "shell-missing"
-    asks = "{verb} the {app} app."
+    asks = OpenApp.asks
+    setup = OpenApp.setup
+    draw = drawn(
+        app=one_of("Camera Music Maps Chess Phone Paint Radio Weather".split()), verb=one_of(["Open", "Start"])
+    )
 
-    def draw(self, rng: random.Random) -> Params:
-        return {
-            "app": rng.choice(["Camera", "Music", "Maps", "Chess", "Phone", "Paint", "Radio", "Weather"]),
-            "verb": rng.choice(["Open", "Start"]),
-        }
-
-    def setup(self, desk: Desktop, p: Params, rng: random.Random) -> None:
-        open_apps(desk, rng, others(rng, 0, 2))
-
-    def expert(self, s: Screen, p: Params, notes: dict[str, str]) -> Move | None:
+    def expert(self, s: Screen, p: Params) -> Move | None:
         if s.menu_open and s.find("Settings", kind="menuitem", window="Menu"):
             return f"There is no {p['app']}.", Fail()
         return s.escape() or s.click("Menu", kind="launcher", thought="Look in the menu.")
