@@ -126,7 +126,7 @@ def test_a_misspelt_option_or_command_is_status_2_and_ends_in_one_line(arguments
 
 
 def test_an_interrupt_ends_quietly_with_status_130(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    def interrupted() -> None:
+    def interrupted(env: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr(doctor, "diagnose", interrupted)

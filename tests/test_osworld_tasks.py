@@ -27,6 +27,11 @@ WHOLE: dict[str, Any] = {
     "fixed_ip": False,
     "possibility_of_env_change": "low",
 }
+KNOWN: dict[str, Any] = {
+    "func": "exact_match",
+    "result": {"type": "vm_command_line", "command": "ls"},
+    "expected": {"type": "rule", "rules": {"expected": ""}},
+}
 TASK = Task(
     id="one",
     domain="terminal",
@@ -61,15 +66,13 @@ def test_a_task_of_the_desktop_is_refused_where_its_checker_is_not_to_be_had(tmp
         TaskError, match=r"^one: this environment lacks its checkers file, size, window; OSWorld's client"
     ):
         load_tasks("desktop", put(tmp_path, WHOLE))
-    known = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "ls"}, "expected": None}
-    assert [task.env for task in load_tasks("desktop", put(tmp_path, {**WHOLE, "evaluator": known}))] == ["desktop"]
+    assert [task.env for task in load_tasks("desktop", put(tmp_path, {**WHOLE, "evaluator": KNOWN}))] == ["desktop"]
 
 
 def test_settings_say_where_files_and_checkers_are(tmp_path: Path) -> None:
     url = "https://huggingface.co/datasets/one/two/resolve/main/os/1/a.txt"
     download = {"type": "download", "parameters": {"files": [{"url": url, "path": "/home/user/a.txt"}]}}
-    known = {"func": "exact_match", "result": {"type": "vm_command_line", "command": "ls"}, "expected": None}
-    spec = put(tmp_path, {**WHOLE, "config": [download], "evaluator": known})
+    spec = put(tmp_path, {**WHOLE, "config": [download], "evaluator": KNOWN})
     config = load_config(None, ["env.name=desktop", f"env.files={tmp_path}/files"])
     with pytest.raises(
         TaskError, match=r"^one: needs the file https.*a\.txt, but env\.files=.*/files has no os/1/a\.txt$"
@@ -99,6 +102,11 @@ def test_files_of_both_forms_lie_beside_one_list(tmp_path: Path) -> None:
 BROKEN: list[tuple[dict[str, Any] | str, str]] = [
     ({**WHOLE, "evaluator": {}}, "evaluator.func: Field required"),
     ({**WHOLE, "evaluator": {"func": 3}}, "evaluator.func.str: "),
+    ({**WHOLE, "evaluator": {**KNOWN, "expcted": {}}}, "evaluator.expcted: Extra inputs are not permitted"),
+    ({**WHOLE, "evaluator": {**KNOWN, "conj": "OR"}}, "evaluator.conj: Input should be 'and' or 'or'"),
+    ({**WHOLE, "evaluator": {**KNOWN, "result": {}}}, "evaluator.result.Getter.type: Field required"),
+    ({**WHOLE, "evaluator": {**KNOWN, "func": ["exact_match"]}}, "evaluator: Value error, func and result must be one"),
+    ({**WHOLE, "evaluator": {**KNOWN, "postconfig": [{}]}}, "evaluator.postconfig.0.type: Field required"),
     ({**WHOLE, "instruction": ""}, "instruction: "),
     ({**WHOLE, "config": {}}, "config: "),
     ({**WHOLE, "config": [{"type": "sleep"}]}, "config.0.parameters: Field required"),

@@ -23,7 +23,8 @@ def make_osworld(folder: Path, count: int) -> str:
     (folder / "examples" / "os").mkdir(parents=True)
     for i, name in enumerate(names):
         task = {"id": name, "snapshot": "os", "instruction": f"Open file {i}.", "config": []}
-        task["evaluator"] = {"func": "exact_match" if i % 5 else "infeasible"}
+        result = {"type": "vm_command_line", "command": ["cat", f"file {i}"]}
+        task["evaluator"] = {"func": "exact_match", "result": result} if i % 5 else {"func": "infeasible"}
         (folder / "examples" / "os" / f"{name}.json").write_text(json.dumps(task))
     (folder / "list.json").write_text(json.dumps({"os": names}))
     return str(folder / "list.json")
@@ -116,6 +117,8 @@ def test_a_dry_run_loads_no_model() -> None:
         ),
         (["train.rollout_tasks=4"], "train.optimizer_tasks=8: must be at most train.rollout_tasks, which is 4"),
         (["train.model=expert"], "train.model=expert: a script cannot be trained"),
+        (["desktop", "env.size=10x10"], "env.size=10x10: a desktop's sides are from 200 to 8192"),
+        (["env.size=10x10"], "size 10x10: pocket draws screens from 336x224 to 1920x1080"),
         (["tasks.source=dmeo"], "unknown split or task 'dmeo': did you mean demo?"),
         (
             ["env.name=osworld"],

@@ -8,13 +8,19 @@ task that failed in status 1.
 from __future__ import annotations
 
 import io
+import json
 import os
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from arpo.errors import ArpoError, ConfigError
+
+if TYPE_CHECKING:
+    from arpo.config import Config
 
 # Plain help texts: a line that holds only \b keeps the paragraph after it as it is written, as in the examples.
 app = typer.Typer(
@@ -40,6 +46,26 @@ app.add_typer(bench_app, name="bench")
 SizeOption = Annotated[str, typer.Option(help="The screen, WIDTHxHEIGHT in pixels.")]
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what each means.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+RunDirOption = Annotated[str | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")]
+Settings = Annotated[
+    list[str] | None, typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it.")
+]
+
+
+def _configured(settings: list[str] | None, options: dict[str, Any], preset: str | None = None) -> Config:
+    """What the arguments come to: on top of the settings, the options that were given."""
+    from arpo.config import load_config, split_settings
+
+    source, overrides = split_settings(settings or [])
+    given = [f"{key}={value}" for key, value in options.items() if value is not None]
+    return load_config(source or preset, [*overrides, *given])
+
+
+def _show(data: dict[str, Any], as_json: bool, print_table: Callable[[dict[str, Any]], None]) -> None:
+    if as_json:
+        print(json.dumps(data, indent=2))
+    else:
+        print_table(data)
 
 
 @envs_app.command("list")
@@ -53,10 +79,7 @@ def envs_list(as_json: JsonOption = False) -> None:
     """
     from arpo.envs import listing
 
-    if as_json:
-        listing.print_json(listing.describe())
-    else:
-        listing.print_tables(listing.describe())
+    _show(listing.describe(), as_json, listing.print_tables)
 
 
 @envs_app.command("check")
@@ -82,10 +105,7 @@ def envs_check(
 
 @envs_app.command("play")
 def envs_play(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
-    ] = None,
+    settings: Settings = None,
     task: Annotated[str | None, typer.Option(help="The task's id; else the first of tasks.source.")] = None,
     seed: Annotated[int | None, typer.Option(help="Short for seed=N.")] = None,
     by: Annotated[str, typer.Option(help="expert, or hand: actions from standard input, one a line.")] = "expert",
@@ -103,13 +123,10 @@ def envs_play(
       arpo envs play --by hand                             type the actions yourself
       arpo envs play pocket seed=3 --dry-run               what the settings come to
     """
-    from arpo.config import load_config, split_settings, to_yaml
+    from arpo.config import to_yaml
     from arpo.envs import play
 
-    source, overrides = split_settings(settings or [])
-    if seed is not None:
-        overrides.append(f"seed={seed}")
-    config = load_config(source, overrides)
+    config = _configured(settings, {"seed": seed})
     if dry_run:
         print(to_yaml(config), end="")
     elif not play.play_task(config, task, by, out):
@@ -162,13 +179,9 @@ def bench_envs(
     """
     from arpo.bench import envs as bench
     from arpo.config import parse_size
-    from arpo.envs.listing import print_json
 
     numbers = bench.bench_envs(env, n_envs, steps, None if size is None else parse_size(size), seed)
-    if as_json:
-        print_json(numbers)
-    else:
-        bench.print_table(numbers)
+    _show(numbers, as_json, bench.print_table)
 
 
 @app.command("eval")
@@ -177,10 +190,7 @@ def evaluate(
         str,
         typer.Argument(help="base (the agent that comes with arpo), a folder or hub name; or expert, random, fail."),
     ],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
-    ] = None,
+    settings: Settings = None,
     tasks: Annotated[str | None, typer.Option(help="A split, a task list file or one id: tasks.source.")] = None,
     trials: Annotated[int | None, typer.Option(help="How often each task is tried: eval.trials.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Of sampling: eval.temperature.")] = None,
@@ -188,7 +198,7 @@ def evaluate(
     max_tokens: Annotated[int | None, typer.Option(help="Of one reply: eval.max_tokens.")] = None,
     n_envs: Annotated[int | None, typer.Option(help="Episodes at once: eval.n_envs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the screens and of sampling.")] = None,
-    run_dir: Annotated[str | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")] = None,
+    run_dir: RunDirOption = None,
     pictures: Annotated[
         str | None, typer.Option(help="A folder for moving pictures of a success and of a failure.")
     ] = None,
@@ -206,23 +216,14 @@ def evaluate(
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
       arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
     """
-    from pathlib import Path
-
-    from arpo.config import load_config, split_settings
-    from arpo.envs.listing import print_json
     from arpo.evaluation import command
 
-    source, overrides = split_settings(settings or [])
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
-    options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
-    overrides += [f"{key}={value}" for key, value in options.items() if value is not None]
-    config = load_config(source, overrides)
+    config = _configured(settings, options | {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed})
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
     evaluation = command.run_evaluation(config, model, folder, Path(pictures) if pictures else None)
-    if as_json:
-        print_json(command.as_json(evaluation, model, folder))
-    else:
-        command.print_table(evaluation, model, folder)
+    numbers = command.as_json(evaluation, model, folder)
+    _show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
     if evaluation.errors == len(evaluation.trials):
         raise typer.Exit(1)
 
@@ -231,14 +232,11 @@ def evaluate(
 def select(
     model: Annotated[str, typer.Argument(help="The agent: base, a folder or a hub name.")],
     out: Annotated[str, typer.Argument(help="The task list to write, a .json file.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
-    ] = None,
+    settings: Settings = None,
     trials: Annotated[int, typer.Option(help="How often each task is tried.")] = 16,
     min_success: Annotated[int, typer.Option(help="Successes that a task needs to be kept.")] = 1,
     drop_solved: Annotated[bool, typer.Option("--drop-solved", help="Leave out tasks solved every time.")] = False,
-    run_dir: Annotated[str | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")] = None,
+    run_dir: RunDirOption = None,
 ) -> None:
     """Find the tasks that an agent sometimes solves: those it can learn from.
 
@@ -248,16 +246,12 @@ def select(
       arpo select base mine.json tasks.source=subset32 --trials 8 --drop-solved
       arpo train pocket tasks.source=runs/selected.json      then train on them
     """
-    from pathlib import Path
-
-    from arpo.config import load_config, split_settings
     from arpo.evaluation import command
     from arpo.tasks import select as tasks
 
     if not out.endswith(".json"):
         raise ConfigError(f"out={out}: must end in .json")
-    source, overrides = split_settings(settings or [])
-    config = load_config(source, [*overrides, f"eval.trials={trials}"])
+    config = _configured(settings, {"eval.trials": trials})
     # At the temperature of training: there the successes are needed.
     config = config.model_copy(
         update={"eval": config.eval.model_copy(update={"temperature": config.train.temperature})}
@@ -271,10 +265,7 @@ def select(
 
 @app.command()
 def train(
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
-    ] = None,
+    settings: Settings = None,
     resume: Annotated[str | None, typer.Option(help="The folder of a run to go on with, as it was begun.")] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check, and print the settings and what would be done.")
@@ -291,9 +282,7 @@ def train(
       arpo train --resume runs/g                             killed? go on
       arpo train --dry-run                                   every setting, what it means, what would be done
     """
-    from pathlib import Path
-
-    from arpo.config import load_config, split_settings, to_yaml
+    from arpo.config import load_config, to_yaml
 
     if resume is not None:
         if settings:
@@ -302,8 +291,7 @@ def train(
             raise ConfigError(f"resume={resume}: holds no run")
         config = load_config(str(Path(resume) / "config.yaml"), [f"run_dir={resume}"])
     else:
-        source, overrides = split_settings(settings or [])
-        config = load_config(source or "pocket", overrides)
+        config = _configured(settings, {}, preset="pocket")
     if dry_run:
         from arpo.training.plan import plan
 
@@ -318,10 +306,7 @@ def train(
 @app.command()
 def compare(
     out: Annotated[str, typer.Option(help="The folder of all runs, of the table and of the plot.")],
-    settings: Annotated[
-        list[str] | None,
-        typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it."),
-    ] = None,
+    settings: Settings = None,
     algorithms: Annotated[
         str, typer.Option(help="Methods, with changed settings after colons; differences are to the first.")
     ] = "grpo,arpo,arpo+",
@@ -339,14 +324,11 @@ def compare(
       arpo compare --algorithms arpo+,arpo+:replay_spares=false train.env_steps=9000 --out runs/ablation
     """
     import shlex
-    from pathlib import Path
 
-    from arpo.config import split_settings
+    from arpo.config import at_least, split_settings
     from arpo.training.compare import methods_of, run_comparison
 
-    for name, value in (("seeds", seeds), ("jobs", jobs)):
-        if value < 1:
-            raise ConfigError(f"{name}={value}: must be at least 1")
+    at_least(1, seeds=seeds, jobs=jobs)
     source, overrides = split_settings(settings or [])
     methods = methods_of(source or "pocket-compare", overrides, algorithms)
     print(run_comparison(methods, seeds, Path(out), jobs, shlex.join(["arpo", *sys.argv[1:]])))
@@ -378,17 +360,13 @@ def bench_train(
         raise ConfigError(f"only={only}: the parts are: sample")
     from arpo.bench import learn, sample
     from arpo.config import parse_size
-    from arpo.envs.listing import print_json
 
     pixels = parse_size(size)
     numbers = sample.bench_sample(model, pixels, episodes, turns, tokens, seed, peer)
     if only is None:
         # Of sampling it is the later figure that counts: taken beside all others, and a median.
         numbers |= learn.bench_learn(model, pixels, episodes, turns, tokens, seed, trl)
-    if as_json:
-        print_json(numbers)
-    else:
-        (sample if only else learn).print_table(numbers)
+    _show(numbers, as_json, (sample if only else learn).print_table)
 
 
 @app.command()
@@ -414,27 +392,24 @@ def pretrain(
       arpo pretrain runs/base --workers 15 --screens 192 --lr 1.5e-3      on a GPU
       arpo pretrain runs/more --start runs/base --seconds 300        goes on
     """
-    from dataclasses import replace
-    from pathlib import Path
-
     from arpo.training.pretrain import Pretraining
     from arpo.training.pretrain import pretrain as run
 
     if seconds <= 0:
         raise ConfigError(f"seconds={seconds:g}: must be more than 0")
-    settings = Pretraining(Path(out), seconds, Path(start) if start else None, workers=workers, screens=screens)
-    run(replace(settings, lr=lr, end_lr=end_lr, seed=seed))
+    begin = Path(start) if start else None
+    run(Pretraining(Path(out), seconds, begin, workers=workers, screens=screens, lr=lr, end_lr=end_lr, seed=seed))
 
 
 @app.command()
-def doctor() -> None:
+def doctor(settings: Settings = None) -> None:
     """What works on this machine.
 
     And for each part that is missing the one command that enables it.
     """
     from arpo.doctor import diagnose, print_findings
 
-    print_findings(diagnose())
+    print_findings(diagnose(_configured(settings, {}).env))
 
 
 def main() -> None:
@@ -447,13 +422,11 @@ def main() -> None:
     os.environ.setdefault("GOMP_SPINCOUNT", "5000")
     try:
         app(prog_name="arpo")
+        return
     except ArpoError as error:
-        _end(str(error))
+        line = str(error)
     except OSError as error:  # what no command foresees: a disk that is full, a file that goes away
-        _end(f"{error.filename or 'cannot write'}: {error.strerror}")
-
-
-def _end(line: str) -> NoReturn:
+        line = f"{error.filename or 'cannot write'}: {error.strerror}"
     print(f"error: {line}", file=sys.stderr)
     sys.exit(2)
 

@@ -12,8 +12,6 @@ A wrong key or value is always answered with the key, the value and what would b
 Nothing is coerced (`seed="3"` is text, not a number): what a file says is what it means.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterator
@@ -45,10 +43,13 @@ def _env_name(value: str) -> str:
 
 
 Size = Annotated[
-    tuple[int, int],
-    pydantic.BeforeValidator(_size),
-    pydantic.PlainSerializer(lambda size: "{}x{}".format(*size)),
+    tuple[int, int], pydantic.BeforeValidator(_size), pydantic.PlainSerializer(lambda size: "{}x{}".format(*size))
 ]
+
+
+def _setting(default: Any, about: str, **bounds: Any) -> Any:
+    """A field of a section: what it is where nobody says, what it means, and what it may be."""
+    return Field(default=default, description=about, **bounds)
 
 
 class Section(BaseModel):
@@ -56,52 +57,39 @@ class Section(BaseModel):
 
 
 class EnvConfig(Section):
-    name: Annotated[str, pydantic.AfterValidator(_env_name)] = Field(
-        default="pocket", description="which environment; `arpo envs list` names them"
+    name: Annotated[str, pydantic.AfterValidator(_env_name)] = _setting(
+        "pocket", "which environment; `arpo envs list` names them"
     )
-    size: Size = Field(default=(448, 280), description="the screen, WIDTHxHEIGHT in pixels")
-    workers: int = Field(
-        default=0, ge=0, description="processes for environments, one in each; 0: all in this one; changes no result"
+    size: Size = _setting((448, 280), "the screen, WIDTHxHEIGHT in pixels")
+    workers: int = _setting(0, "processes for environments, one in each; 0: all in this one; changes no result", ge=0)
+    files: str | None = _setting(None, "of desktop: a folder with the files of OSWorld's tasks, or a mirror's address")
+    osworld_python: str | None = _setting(
+        None, "the interpreter of OSWorld's client: osworld needs it, desktop for checkers that arpo has not got"
     )
-    files: str | None = Field(
-        default=None, description="of desktop: a folder with the files of OSWorld's tasks, or a mirror's address"
+    osworld_image: str = _setting("happysixd/osworld-docker", "of osworld: the Docker image of a machine", min_length=1)
+    osworld_disk: str | None = _setting(
+        None, "of osworld: the .qcow2 that machines boot from; null: an image other than OSWorld's brings one"
     )
-    osworld_python: str | None = Field(
-        default=None,
-        description="the interpreter of OSWorld's client: osworld needs it, desktop for checkers that arpo has not got",
-    )
-    osworld_image: str = Field(
-        default="happysixd/osworld-docker", min_length=1, description="of osworld: the Docker image of a machine"
-    )
-    osworld_disk: str | None = Field(
-        default=None, description="of osworld: the .qcow2 that machines boot from; null: the image brings one"
-    )
-    reset_s: float = Field(default=120.0, gt=0, description="a worker's limit for its start and for setting up a task")
-    step_s: float = Field(default=60.0, gt=0, description="its limit for an action")
-    score_s: float = Field(default=120.0, gt=0, description="its limit for scoring")
+    reset_s: float = _setting(120.0, "a worker's limit for its start and for setting up a task", gt=0)
+    step_s: float = _setting(60.0, "its limit for an action", gt=0)
+    score_s: float = _setting(120.0, "its limit for scoring", gt=0)
 
 
 class TasksConfig(Section):
-    source: str = Field(
-        default="train",
-        min_length=1,
-        description="a split of the environment, a task list file {domain: [id, ...]}, or one id",
+    source: str = _setting(
+        "train", "a split of the environment, a task list file {domain: [id, ...]}, or one id", min_length=1
     )
 
 
 class AgentConfig(Section):
-    dialect: Literal["uitars"] = Field(default="uitars", description="the model family's prompt and action grammar")
-    prompt_file: Path | None = Field(
-        default=None, strict=False, description="a file with {instruction} in it that replaces the dialect's own prompt"
+    dialect: Literal["uitars"] = _setting("uitars", "the model family's prompt and action grammar")
+    prompt_file: Path | None = _setting(
+        None, "a file with {instruction} in it that replaces the dialect's own prompt", strict=False
     )
-    screenshots: int | None = Field(
-        default=None, ge=1, description="how many of the last screenshots it sees; null: all"
-    )
-    block: int = Field(
-        default=1, ge=1, description="how many old screenshots are dropped at a time, once there are too many"
-    )
-    context: int | None = Field(
-        default=None, ge=2, description="tokens that it sees and says at most; null: as many as its model can take"
+    screenshots: int | None = _setting(None, "how many of the last screenshots it sees; null: all", ge=1)
+    block: int = _setting(1, "how many old screenshots are dropped at a time, once there are too many", ge=1)
+    context: int | None = _setting(
+        None, "tokens that it sees and says at most; null: as many as its model can take", ge=2
     )
 
     @pydantic.field_validator("block")
@@ -114,61 +102,43 @@ class AgentConfig(Section):
 
 
 class EvalConfig(Section):
-    trials: int = Field(default=1, ge=1, description="how often each task is tried")
-    temperature: float = Field(default=0.6, ge=0, description="of sampling; 0: always the likeliest token")
-    top_p: float = Field(default=1.0, gt=0, le=1, description="of the likeliest tokens, the share that is drawn from")
-    max_tokens: int = Field(default=256, ge=1, description="of one reply; a longer one is cut off")
-    n_envs: int = Field(default=16, ge=1, description="how many episodes run at once; changes no result")
-    held_out: int = Field(
-        default=32, ge=0, description="after training: tasks of each held-out split that are tried; 0: none"
-    )
+    trials: int = _setting(1, "how often each task is tried", ge=1)
+    temperature: float = _setting(0.6, "of sampling; 0: always the likeliest token", ge=0)
+    top_p: float = _setting(1.0, "of the likeliest tokens, the share that is drawn from", gt=0, le=1)
+    max_tokens: int = _setting(256, "of one reply; a longer one is cut off", ge=1)
+    n_envs: int = _setting(16, "how many episodes run at once; changes no result", ge=1)
+    held_out: int = _setting(32, "after training: tasks of each held-out split that are tried; 0: none", ge=0)
 
 
 class AlgorithmConfig(Section):
     """The method. `name` sets the fields that make it what it is; any of them can be set otherwise beside it."""
 
-    name: Literal["grpo", "dapo", "arpo", "arpo+"] = Field(
-        default="arpo", description="the method; it sets the fields below that its column in docs/algorithms.md names"
+    name: Literal["grpo", "dapo", "arpo", "arpo+"] = _setting(
+        "arpo", "the method; it sets the fields below that its column in docs/algorithms.md names"
     )
-    group: int = Field(default=8, ge=2, description="episodes of a task that are compared with each other")
-    std: Literal["population", "sample"] = Field(
-        default="population", description="which standard deviation divides advantages"
+    group: int = _setting(8, "episodes of a task that are compared with each other", ge=2)
+    std: Literal["population", "sample"] = _setting("population", "which standard deviation divides advantages")
+    format_reward: float = _setting(-1.0, "added to the score of an episode with a reply that was no action", le=0)
+    clip_low: float = _setting(0.2, "how far below 1 the probability ratio may count", gt=0, lt=1)
+    clip_high: float = _setting(0.3, "how far above 1 it may count", gt=0)
+    dual_clip: float | None = _setting(None, "bound on the ratio where the advantage is negative; null: none", gt=1)
+    normaliser: Literal["trajectory", "constant"] = _setting(
+        "trajectory", "a token counts 1/length of its trajectory, or 1/`length`"
     )
-    format_reward: float = Field(
-        default=-1.0, le=0, description="added to the score of an episode with a reply that was no action"
+    length: int = _setting(256, "the constant normaliser, in tokens", ge=1)
+    redraw: int = _setting(0, "how often tasks whose group has equal rewards are replaced by others", ge=0)
+    replay: bool = _setting(False, "give groups that failed as a whole a stored success")
+    replay_size: int = _setting(8, "successes kept of each task, the newest", ge=1)
+    replay_tau: float | None = _setting(
+        None, "successes of age a, in updates, are drawn in proportion to exp(-a/tau); null: alike", gt=0
     )
-    clip_low: float = Field(default=0.2, gt=0, lt=1, description="how far below 1 the probability ratio may count")
-    clip_high: float = Field(default=0.3, gt=0, description="how far above 1 it may count")
-    dual_clip: float | None = Field(
-        default=None, gt=1, description="bound on the ratio where the advantage is negative; null: none"
+    replay_truncate: float | None = _setting(
+        None, "bound on the importance weight of replayed tokens; null: no correction", ge=1
     )
-    normaliser: Literal["trajectory", "constant"] = Field(
-        default="trajectory", description="a token counts 1/length of its trajectory, or 1/`length`"
+    replay_reject: float | None = _setting(
+        None, "a replayed sequence is dropped where its mean ratio is beyond this or its inverse", gt=1
     )
-    length: int = Field(default=256, ge=1, description="the constant normaliser, in tokens")
-    redraw: int = Field(
-        default=0, ge=0, description="how often tasks whose group has equal rewards are replaced by others"
-    )
-    replay: bool = Field(default=False, description="give groups that failed as a whole a stored success")
-    replay_size: int = Field(default=8, ge=1, description="successes kept of each task, the newest")
-    replay_tau: float | None = Field(
-        default=None,
-        gt=0,
-        description="successes of age a, in updates, are drawn in proportion to exp(-a/tau); null: alike",
-    )
-    replay_truncate: float | None = Field(
-        default=None,
-        ge=1,
-        description="bound on the importance weight of replayed tokens; null: no correction",
-    )
-    replay_reject: float | None = Field(
-        default=None,
-        gt=1,
-        description="a replayed sequence is dropped where its mean ratio is beyond this or its inverse",
-    )
-    replay_spares: bool = Field(
-        default=False, description="the failures that a replayed success joins are not pushed down by it"
-    )
+    replay_spares: bool = _setting(False, "the failures that a replayed success joins are not pushed down by it")
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -182,61 +152,49 @@ ALGORITHMS: dict[Any, dict[str, Any]] = {
     "grpo": {"replay": False},
     "dapo": {"replay": False, "redraw": 3},
     "arpo": {"replay": True},
-    "arpo+": {
-        "replay": True,
-        "replay_tau": 8.0,
-        "replay_truncate": 2.0,
-        "replay_reject": 2.0,
-        "replay_spares": True,
-    },
+    "arpo+": {"replay": True, "replay_tau": 8.0, "replay_truncate": 2.0, "replay_reject": 2.0, "replay_spares": True},
 }
 
 
 class TrainConfig(Section):
-    model: str = Field(default="base", min_length=1, description="the agent to begin with: base, a folder, a hub name")
-    updates: int = Field(
-        default=16, ge=0, description="at most; each is several optimiser steps. 0: only judge the base agent"
+    model: str = _setting("base", "the agent to begin with: base, a folder, a hub name", min_length=1)
+    updates: int = _setting(16, "at most; each is several optimiser steps. 0: only judge the base agent", ge=0)
+    env_steps: int | None = _setting(
+        None, "a budget: the update in which so many are reached is the last; null: no limit", ge=1
     )
-    env_steps: int | None = Field(
-        default=None, ge=1, description="a budget: the update in which so many are reached is the last; null: no limit"
+    rollout_tasks: int = _setting(8, "tasks whose groups make one update", ge=1)
+    optimizer_tasks: int = _setting(2, "of them, how many make one optimiser step", ge=1)
+    curriculum: bool = _setting(False, "draw tasks by how informative they were lately, rather than each in turn")
+    temperature: float = _setting(1.0, "of sampling", gt=0)
+    max_tokens: int = _setting(128, "of one reply; a longer one is cut off", ge=1)
+    n_envs: int = _setting(16, "episodes at once; changes no result", ge=1)
+    lag: int = _setting(0, "how many updates old the policy that samples may be", ge=0)
+    lr: float = _setting(1e-4, "of AdamW", gt=0)
+    warmup: int = _setting(0, "optimiser steps over which the learning rate rises to lr", ge=0)
+    weight_decay: float = _setting(0.0, "of AdamW", ge=0)
+    grad_clip: float = _setting(1.0, "bound on the norm of a gradient", gt=0)
+    micro_tokens: int = _setting(8192, "tokens, images included, that are learned at once", ge=1)
+    checkpointing: bool = _setting(False, "recompute activations instead of keeping them")
+    freeze_vision: bool = _setting(True, "leave the vision tower as it is")
+    lora_rank: int = _setting(
+        0, "train LoRA adapters of this rank, alpha twice as much; 0: the weights themselves", ge=0
     )
-    rollout_tasks: int = Field(default=8, ge=1, description="tasks whose groups make one update")
-    optimizer_tasks: int = Field(default=2, ge=1, description="of them, how many make one optimiser step")
-    curriculum: bool = Field(
-        default=False, description="draw tasks by how informative they were lately, rather than each in turn"
-    )
-    temperature: float = Field(default=1.0, gt=0, description="of sampling")
-    max_tokens: int = Field(default=128, ge=1, description="of one reply; a longer one is cut off")
-    n_envs: int = Field(default=16, ge=1, description="episodes at once; changes no result")
-    lag: int = Field(default=0, ge=0, description="how many updates old the policy that samples may be")
-    lr: float = Field(default=1e-4, gt=0, description="of AdamW")
-    warmup: int = Field(default=0, ge=0, description="optimiser steps over which the learning rate rises to lr")
-    weight_decay: float = Field(default=0.0, ge=0, description="of AdamW")
-    grad_clip: float = Field(default=1.0, gt=0, description="bound on the norm of a gradient")
-    micro_tokens: int = Field(default=8192, ge=1, description="tokens, images included, that are learned at once")
-    checkpointing: bool = Field(default=False, description="recompute activations instead of keeping them")
-    freeze_vision: bool = Field(default=True, description="leave the vision tower as it is")
-    lora_rank: int = Field(
-        default=0, ge=0, description="train LoRA adapters of this rank, alpha twice as much; 0: the weights themselves"
-    )
-    save_every: int = Field(default=1, ge=1, description="updates between checkpoints")
-    keep: int = Field(default=2, ge=1, description="checkpoints kept, the newest; beside them the best one")
-    track: list[Literal["tensorboard", "wandb", "wandb-offline"]] = Field(
-        default=[], description="where metrics go beside metrics.jsonl: any of tensorboard, wandb, wandb-offline"
+    save_every: int = _setting(1, "updates between checkpoints", ge=1)
+    keep: int = _setting(2, "checkpoints kept, the newest; beside them the best one", ge=1)
+    track: list[Literal["tensorboard", "wandb", "wandb-offline"]] = _setting(
+        [], "where metrics go beside metrics.jsonl: any of tensorboard, wandb, wandb-offline"
     )
 
 
 class Config(Section):
-    env: EnvConfig = Field(default=EnvConfig(), description="the computer")
-    tasks: TasksConfig = Field(default=TasksConfig(), description="what is to be done on it")
-    agent: AgentConfig = Field(default=AgentConfig(), description="who does it")
-    algorithm: AlgorithmConfig = Field(default=AlgorithmConfig(), description="how it learns")
-    train: TrainConfig = Field(default=TrainConfig(), description="how much, and with what")
-    eval: EvalConfig = Field(default=EvalConfig(), description="how it is judged")
-    seed: int = Field(default=0, ge=0, description="of every random choice")
-    run_dir: Path | None = Field(
-        default=None, strict=False, description="the folder of the run; null: a new one under runs/"
-    )
+    env: EnvConfig = _setting(EnvConfig(), "the computer")
+    tasks: TasksConfig = _setting(TasksConfig(), "what is to be done on it")
+    agent: AgentConfig = _setting(AgentConfig(), "who does it")
+    algorithm: AlgorithmConfig = _setting(AlgorithmConfig(), "how it learns")
+    train: TrainConfig = _setting(TrainConfig(), "how much, and with what")
+    eval: EvalConfig = _setting(EvalConfig(), "how it is judged")
+    seed: int = _setting(0, "of every random choice", ge=0)
+    run_dir: Path | None = _setting(None, "the folder of the run; null: a new one under runs/", strict=False)
 
 
 def presets() -> tuple[str, ...]:
@@ -268,6 +226,13 @@ def parse_size(text: str) -> tuple[int, int]:
         return _size(text)
     except ValueError as error:
         raise ConfigError(f"size={_clipped(text)}: {error}") from None
+
+
+def at_least(least: int, **numbers: int) -> None:
+    """ConfigError for a number of the command line that is smaller."""
+    for name, value in numbers.items():
+        if value < least:
+            raise ConfigError(f"{name}={value}: must be at least {least}")
 
 
 def to_yaml(config: Config) -> str:

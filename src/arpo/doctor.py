@@ -1,25 +1,27 @@
 """What works on this machine, and the one command that enables what does not: `arpo doctor`.
 
-A backend is tried and not only imported: it sets a task up, looks and scores.
+A backend is tried and not only imported: it sets a task up, looks and scores. Of osworld the client is started, and no
+machine: `arpo doctor env.osworld_python=… env.osworld_disk=…`.
 """
-
-from __future__ import annotations
 
 import contextlib
 import importlib.util
 import platform
 import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 from PIL import features
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from arpo.config import EnvConfig
 from arpo.envs.base import BACKENDS, Backend, catalog, make
+from arpo.envs.desktop.delegate import Client
 from arpo.envs.desktop.sandbox import APPLICATIONS, PROGRAMS, missing
 from arpo.envs.osworld import Docker
-from arpo.errors import ConfigError
+from arpo.errors import ArpoError, ConfigError
 from arpo.tasks.load import load_tasks
 
 PIP = f"{sys.executable} -m pip install"  # into the environment that this command runs in, whatever is active
@@ -35,13 +37,10 @@ class Finding:
     enable: str = ""  # the command that makes it work; empty: there is none yet
 
 
-def diagnose() -> list[Finding]:
-    backends = (_backend(backend) for backend in BACKENDS.values())
-    return [_python(), _fonts(), *backends, *(_extra(*extra) for extra in EXTRAS)]
-
-
-def _python() -> Finding:
-    return Finding("Python", True, f"{platform.python_version()} on {platform.system()} {platform.machine()}")
+def diagnose(env: EnvConfig) -> list[Finding]:
+    here = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
+    backends = (_osworld(one, env) if one.name == "osworld" else _backend(one) for one in BACKENDS.values())
+    return [Finding("Python", True, here), _fonts(), *backends, *(_extra(*extra) for extra in EXTRAS)]
 
 
 def _fonts() -> Finding:
@@ -56,10 +55,6 @@ def _fonts() -> Finding:
 
 def _backend(backend: Backend) -> Finding:
     what = f"environment {backend.name}"
-    if backend.name == "osworld":
-        lacking = Docker().missing()
-        detail, enable = lacking[0] if lacking else (f"{backend.about}; env.osworld_python names the client", "")
-        return Finding(what, not lacking, f"{detail} is missing" if lacking else detail, enable)
     if backend.name == "desktop" and (command := missing({**PROGRAMS, **APPLICATIONS})):
         return Finding(what, False, "programs are missing", command)
     try:
@@ -72,6 +67,22 @@ def _backend(backend: Backend) -> Finding:
     except Exception as error:  # whatever is broken is what is asked for here
         return Finding(what, False, f"{type(error).__name__}: {error}", "make clean install")
     return Finding(what, True, f"{backend.about}; {len(tasks)} training tasks")
+
+
+def _osworld(backend: Backend, env: EnvConfig) -> Finding:
+    what = f"environment {backend.name}"
+    try:
+        lacking = Docker(env.osworld_image, Path(env.osworld_disk) if env.osworld_disk else None).missing()
+        if env.osworld_python is None:
+            lacking.append(("env.osworld_python", "make osworld-client; then set it to that interpreter"))
+        if lacking:
+            return Finding(what, False, f"{lacking[0][0]} is missing", lacking[0][1])
+        assert env.osworld_python is not None
+        with contextlib.closing(Client(env.osworld_python)) as client:
+            client.has_metric("infeasible")  # it is started for that
+    except ArpoError as error:
+        return Finding(what, False, str(error))
+    return Finding(what, True, backend.about)
 
 
 EXTRAS = (  # its name, what is to be installed, what is then there

@@ -8,8 +8,6 @@ on. The two kinds cannot meet: below `EVALUATION` are those of training, demonst
 of evaluation.
 """
 
-from __future__ import annotations
-
 import hashlib
 
 EVALUATION = 2**31

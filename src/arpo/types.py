@@ -18,8 +18,6 @@ On disk every record is one JSON object: `to_json(record)` and `from_json(kind, 
 Screenshots are the one thing kept apart: records name them by the hash of their pixels and never hold them twice.
 """
 
-from __future__ import annotations
-
 import enum
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar

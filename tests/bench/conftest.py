@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.training.tiny import make_tiny
+from tiny_model import make_tiny
 
 TEXT = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
 VISION = {"hidden_size": 64, "num_heads": 4, "intermediate_size": 96}

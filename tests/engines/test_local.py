@@ -329,7 +329,7 @@ def test_remembered_screenshots_are_bounded(tiny: Checkpoint, monkeypatch: pytes
 def test_new_weights_change_the_answer_and_raise_the_version(
     tiny_folder: Path, other_folder: Path, prefilled: list[int]
 ) -> None:
-    engine = LocalEngine(tiny_folder, "cpu", max_context=600)
+    engine = LocalEngine(load_checkpoint(tiny_folder, "cpu"), max_context=600)
     other = load_checkpoint(other_folder, "cpu")
 
     async def swap() -> tuple[Completion, Completion, Completion]:
@@ -354,9 +354,9 @@ def test_new_weights_change_the_answer_and_raise_the_version(
 
 
 def test_weights_that_cannot_be_used_leave_the_old_ones_in_place(tiny_folder: Path, tmp_path: Path) -> None:
-    from arpo.training.tiny import make_tiny
+    from tiny_model import make_tiny
 
-    engine = LocalEngine(tiny_folder, "cpu")
+    engine = LocalEngine(load_checkpoint(tiny_folder, "cpu"))
     prompt = first(engine.checkpoint)
     before = run(engine.generate("a", prompt, FREE, 0))
     make_tiny(tmp_path, ["other shapes"], vocabulary=300)

@@ -8,7 +8,7 @@ import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.engines.images import encode, image_tokens, patches, resized
-from arpo.training.tiny import make_tiny
+from tiny_model import make_tiny
 
 
 def screenshot(width: int, height: int, seed: int = 0) -> np.ndarray:

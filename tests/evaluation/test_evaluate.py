@@ -15,7 +15,7 @@ import pytest
 from arpo.agent.actions import Action, Click
 from arpo.agent.dialects import UITars
 from arpo.agent.random_actions import random_action
-from arpo.config import EnvConfig
+from arpo.config import EnvConfig, EvalConfig
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.engines.scripted import ScriptedEngine, byte_vocabulary, scripted
 from arpo.envs.base import Env, make
@@ -56,11 +56,14 @@ def run_in(
     tasks: list[Task],
     make_env: Callable[[], Env] = FakeEnv,
     workers: int = 0,
-    **settings: object,
+    trials: int = 1,
+    n_envs: int = 1,
+    **others: object,
 ) -> Evaluation:
     async def work(run: Run) -> Evaluation:
         async with Pool(make_env, 5, EnvConfig(workers=workers)) as pool:
-            return await evaluate(engine_for, DIALECT, tasks, pool=pool, run=run, **settings)  # type: ignore[arg-type]
+            settings = EvalConfig(trials=trials, n_envs=n_envs)
+            return await evaluate(engine_for, DIALECT, tasks, settings, pool=pool, run=run, **others)  # type: ignore[arg-type]
 
     with Run.write(folder, "") as run:
         return asyncio.run(work(run))
@@ -150,7 +153,8 @@ def test_a_cancelled_evaluation_keeps_what_was_finished_and_closes_its_environme
 
     async def cancel(run: Run) -> None:
         async with Pool(make_env, 5) as pool:
-            work = asyncio.create_task(evaluate(lucky, DIALECT, BUTTONS, pool=pool, run=run, trials=4, n_envs=3))
+            settings = EvalConfig(trials=4, n_envs=3)
+            work = asyncio.create_task(evaluate(lucky, DIALECT, BUTTONS, settings, pool=pool, run=run))
             while len(list(run.summaries())) < 5:
                 await asyncio.sleep(0)
             work.cancel()

@@ -6,7 +6,7 @@ import pytest
 
 from arpo.config import load_config
 from arpo.evaluation.command import _load, load_agent
-from arpo.training.tiny import make_tiny
+from tiny_model import make_tiny
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
 

@@ -10,8 +10,6 @@ The values say nothing about a screen's size or a keyboard's layout: an environm
 (`ActionError`), and a dialect writes only what its model's grammar has.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 

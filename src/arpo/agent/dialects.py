@@ -78,12 +78,7 @@ class UITars:
     """
 
     def __init__(
-        self,
-        vocabulary: Vocabulary,
-        *,
-        prompt_file: Path | None = None,
-        screenshots: int | None = None,
-        block: int = 1,
+        self, vocabulary: Vocabulary, *, prompt_file: Path | None = None, screenshots: int | None = None, block: int = 1
     ) -> None:
         if screenshots is not None and not 1 <= block <= screenshots:
             raise ConfigError(f"block={block} with screenshots={screenshots}: it takes 1 <= block <= screenshots")
@@ -92,7 +87,7 @@ class UITars:
         self._screenshots = screenshots
         self._block = block
         self._box_ids = {name: vocabulary.special(name) for name in (BOX_START, BOX_END)}
-        self._chat = _Chat.of(vocabulary)
+        self._chat = _Chat(vocabulary)
         self.image_pad = vocabulary.special("<|image_pad|>")  # stands for an image in flattened contexts
         self.stop = self._chat.end  # the id that ends a reply
 
@@ -219,31 +214,16 @@ def flatten(
     return FlatContext(tuple(ids), tuple(images), tuple(sampled))
 
 
-@dataclass(frozen=True, slots=True)
 class _Chat:
     """The fixed parts of the conversation as ids, made once a vocabulary."""
 
-    start: int
-    end: int
-    newline: tuple[int, ...]
-    system: tuple[int, ...]  # the whole first message
-    before_image: tuple[int, ...]
-    after_image: tuple[int, ...]
-    before_reply: tuple[int, ...]
-
-    @classmethod
-    def of(cls, vocabulary: Vocabulary) -> _Chat:
-        start, end = vocabulary.special("<|im_start|>"), vocabulary.special(_END_OF_REPLY)
-        newline = vocabulary.encode("\n")
-        return cls(
-            start=start,
-            end=end,
-            newline=newline,
-            system=(start, *vocabulary.encode(f"system\n{SYSTEM}"), end, *newline),
-            before_image=(start, *vocabulary.encode("user\n"), vocabulary.special("<|vision_start|>")),
-            after_image=(vocabulary.special("<|vision_end|>"), end, *newline),
-            before_reply=(start, *vocabulary.encode("assistant\n")),
-        )
+    def __init__(self, vocabulary: Vocabulary) -> None:
+        special, encode = vocabulary.special, vocabulary.encode
+        self.start, self.end, self.newline = special("<|im_start|>"), special(_END_OF_REPLY), encode("\n")
+        self.system = (self.start, *encode(f"system\n{SYSTEM}"), self.end, *self.newline)  # the whole first message
+        self.before_image = (self.start, *encode("user\n"), special("<|vision_start|>"))
+        self.after_image = (special("<|vision_end|>"), self.end, *self.newline)
+        self.before_reply = (self.start, *encode("assistant\n"))
 
 
 def _read_prompt(path: Path) -> str:

@@ -18,8 +18,6 @@ An action that the environment refuses (an unknown key) is a reply without an ac
 reply is one too, whatever it holds: an action counts once the agent has stopped speaking.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import dataclasses
@@ -35,6 +33,7 @@ from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError, Pars
 from arpo.seeds import derive
 from arpo.types import Completion, Observation, Outcome, Provenance, Step, Task, Trajectory
 
+ENDINGS = {Finish: Outcome.FINISHED, Fail: Outcome.GAVE_UP, CallUser: Outcome.ASKED_USER}
 _log = logging.getLogger(__name__)
 
 
@@ -131,11 +130,10 @@ class _Turn:
     env_s: float = 0.0
 
     def step(self, context: tuple[int, ...], completion: Completion, engine_s: float) -> Step:
-        after, settle_s = (
-            (None, 0.0) if self.observation is None else (self.observation.hash, self.observation.settle_s)
-        )
-        times = (engine_s, self.env_s, settle_s)
-        return Step(context, completion, self.action, self.parse_error, self.ignored, after, *times)
+        after = self.observation
+        seen, settle_s = (None, 0.0) if after is None else (after.hash, after.settle_s)
+        about = (self.action, self.parse_error, self.ignored, seen)
+        return Step(context, completion, *about, engine_s, self.env_s, settle_s)
 
 
 async def _act(env: Lease, dialect: UITars, completion: Completion) -> _Turn:
@@ -151,13 +149,5 @@ async def _act(env: Lease, dialect: UITars, completion: Completion) -> _Turn:
         _log.warning("environment error in %r: %s", parsed.action, error)
         return _Turn(parsed.action, None, parsed.ignored, None, Outcome.ENV_ERROR)
     env_s = time.perf_counter() - before
-    match parsed.action:
-        case Finish():
-            outcome = Outcome.FINISHED
-        case Fail():
-            outcome = Outcome.GAVE_UP
-        case CallUser():
-            outcome = Outcome.ASKED_USER
-        case _:
-            return _Turn(parsed.action, None, parsed.ignored, observation, None, env_s)
-    return _Turn(parsed.action, None, parsed.ignored, None, outcome, env_s)
+    outcome = ENDINGS.get(type(parsed.action))
+    return _Turn(parsed.action, None, parsed.ignored, None if outcome else observation, outcome, env_s)

@@ -17,8 +17,6 @@ each pattern is possessive (`*+`: what it took it never gives back), and what mu
 when long. `format_action` is its inverse for every action on the screen.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -53,21 +51,13 @@ _LONGEST_KEYS = 100
 
 # name: (arguments that must be there, arguments that may be)
 _SIGNATURES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "click": (("start_box",), ()),
-    "left_double": (("start_box",), ()),
-    "right_single": (("start_box",), ()),
+    **dict.fromkeys(("click", "left_double", "right_single"), (("start_box",), ())),
     "drag": (("start_box", "end_box"), ()),
     "scroll": (("start_box", "direction"), ()),
-    "hotkey": (("key",), ()),
-    "press": (("key",), ()),
-    "keydown": (("key",), ()),
-    "keyup": (("key",), ()),
+    **dict.fromkeys(("hotkey", "press", "keydown", "keyup"), (("key",), ())),
     "type": (("content",), ()),
     "wait": ((), ()),
-    "finished": ((), ("content",)),
-    "fail": ((), ("content",)),
-    "error_env": ((), ("content",)),
-    "call_user": ((), ("content",)),
+    **dict.fromkeys(("finished", "fail", "error_env", "call_user"), ((), ("content",))),
 }
 _NEWER_NAMES = {"point": "start_box", "start_point": "start_box", "end_point": "end_box"}
 

@@ -1,7 +1,5 @@
 """An agent that does anything anywhere: for benchmarks, for wrong moves in lessons, and as the floor of evaluations."""
 
-from __future__ import annotations
-
 import random
 
 from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type, Wait
@@ -10,9 +8,8 @@ from arpo.agent.actions import Action, Click, Drag, Hotkey, Scroll, Type, Wait
 def random_action(rng: random.Random, size: tuple[int, int]) -> Action:
     """Anything that does not end the episode, anywhere on the screen."""
     x, y = rng.randrange(size[0]), rng.randrange(size[1])
-    match rng.choices(("click", "double", "right", "drag", "scroll", "type", "key", "wait"), (8, 2, 1, 1, 2, 2, 2, 1))[
-        0
-    ]:
+    kinds = ("click", "double", "right", "drag", "scroll", "type", "key", "wait")
+    match rng.choices(kinds, (8, 2, 1, 1, 2, 2, 2, 1))[0]:
         case "click":
             return Click(x, y)
         case "double":

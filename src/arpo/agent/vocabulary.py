@@ -5,8 +5,6 @@ token, whoever writes the text could open a turn of the conversation. So there a
 and never gives a special id, and `special` gives the id of a special token that the code itself names.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Protocol
 

@@ -7,8 +7,6 @@ rewards are equal there is nothing to learn, and every advantage is 0: the gradi
 for.
 """
 
-from __future__ import annotations
-
 import statistics
 from collections.abc import Sequence
 

@@ -15,8 +15,6 @@ w = min(exp(old - sampler), C), truncated importance sampling, and 0 for a whole
 ratio is off by more than a bound; for all others, and where nothing is to be corrected, w = 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

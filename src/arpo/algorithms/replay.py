@@ -8,8 +8,6 @@ Kept are only ids and ages, a few of each task; the trajectories themselves are 
 they are needed. `state` and `restore` make it part of a checkpoint.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import math
 import random

@@ -3,7 +3,7 @@
 Many desktops at once, a thread for each, a quarter each of an editor, a calculator, a spreadsheet and a browser with a
 local page. Actions are random ones (without Wait, which only waits). In this order:
 
-    memory      what is no longer free when all are up, by desktop; what their spares add
+    memory      of a desktop and of its spare, which is set up for the same task as in a group of episodes
     steps       act, settle, take the pixels; all at once, against the clock
     late        as before, and every third time another look half a second later: has the screen changed?
     reset       one at a time, its spare being up: set up for the same task, or bare, the task being another
@@ -35,7 +35,7 @@ from arpo.agent.actions import Action, Wait
 from arpo.agent.random_actions import random_action
 from arpo.bench.envs import bar, copying_s, percentile
 from arpo.envs.desktop.env import DesktopEnv
-from arpo.envs.desktop.memory import free_mb
+from arpo.envs.desktop.memory import free_mb, taken_mb
 from arpo.envs.images import observe
 from arpo.types import Task
 
@@ -105,12 +105,7 @@ def bench_desktops(n_envs: int, steps: int, size: tuple[int, int], seed: int) ->
 
 def _numbers(seats: list[Seat], steps: int, size: tuple[int, int], seed: int, free: float) -> dict[str, Any]:
     _say("memory")
-    _all(seats, Seat.reset)
-    _all(seats, lambda seat: seat.env.wait_for_spare())
-    with_spares = free - free_mb()
-    _all(seats, lambda seat: seat.env.give_up_spare())
-    time.sleep(1.0)  # the kernel takes a moment to give memory back
-    without = free - free_mb()
+    own_mb, spare_mb = _memory(seats, free)
     _say("steps")
     wall_s = _stepping(seats, steps)
     taken = sum(seat.steps for seat in seats)
@@ -149,7 +144,7 @@ def _numbers(seats: list[Seat], steps: int, size: tuple[int, int], seed: int, fr
         "reset_ms_p95": percentile(all_resets, 95),
         "resets_per_min": per_min,
         "encode_ms": 1e3 * encode_s,
-        "mb_per_env": without / len(seats),
+        "mb_per_env": own_mb,
         "settle_ms_p50": percentile(settles, 50),
         "late_change_share": sum(seat.late for seat in seats) / sum(seat.looks for seat in seats),
         "osworld_pacing_steps_per_s": paced,
@@ -159,7 +154,7 @@ def _numbers(seats: list[Seat], steps: int, size: tuple[int, int], seed: int, fr
         "reset_heavy_ms_p50": _median_ms(same for light, same, _ in resets if not light),
         "reset_light_bare_ms_p50": _median_ms(bare for light, _, bare in resets if light),
         "reset_heavy_bare_ms_p50": _median_ms(bare for light, _, bare in resets if not light),
-        "mb_per_spare": (with_spares - without) / len(seats),
+        "mb_per_spare": spare_mb,
         "screenshot_ms": 1e3 * screenshot_s,
         "input_ms": 1e3 * input_s,
         "open_share": sum(windows) / len(seats),
@@ -198,6 +193,23 @@ def _say(phase: str) -> None:
 def _all(seats: list[Seat], work: Callable[[Seat], T]) -> list[T]:
     """Do the same on all desktops at once."""
     return [result() for result in [seat.begin(work) for seat in seats]]
+
+
+def _memory(seats: list[Seat], free: float) -> tuple[float, float]:
+    """MB of a desktop and of its spare. Without control groups: what is no longer free, if the machine is idle else."""
+    for _ in range(2):  # after the second the spare is set up, too
+        _all(seats, Seat.reset)
+    _all(seats, lambda seat: seat.env.wait_for_spare())
+    with_spares = (free - free_mb()) / len(seats)
+    groups = [[sandbox.group for sandbox in seat.env.sandboxes] for seat in seats]
+    taken = [[taken_mb(group) for group in pair if group is not None] for pair in groups]
+    _all(seats, lambda seat: seat.env.give_up_spare())
+    if all(len(pair) == 2 for pair in taken):
+        own, spare = (statistics.mean(column) for column in zip(*taken, strict=True))
+        return own, spare
+    time.sleep(1.0)  # the kernel takes a moment to give memory back
+    without = (free - free_mb()) / len(seats)
+    return without, with_spares - without
 
 
 def _stepping(seats: list[Seat], steps: int) -> float:

@@ -12,8 +12,6 @@ Nothing is timed before every environment has played once around. Memory is weig
 has worked for a while holds freed memory in which further environments fit without its growing, and 0 MB would be read.
 """
 
-from __future__ import annotations
-
 import ctypes
 import gc
 import itertools
@@ -34,7 +32,8 @@ from rich.table import Table
 
 from arpo.agent.actions import Action
 from arpo.agent.random_actions import random_action
-from arpo.envs.base import catalog, make, make_expert
+from arpo.config import at_least
+from arpo.envs.base import Env, catalog, make, make_expert
 from arpo.envs.images import Pixels, observe
 from arpo.errors import ConfigError
 from arpo.tasks.load import load_tasks, spread
@@ -49,22 +48,14 @@ COPIES = 200  # of a screen, for the floor
 
 
 @runtime_checkable
-class Drawn(Protocol):
+class Drawn(Env, Protocol):
     """An environment that sets up, acts and draws in separate calls, so that each can be timed."""
-
-    @property
-    def size(self) -> tuple[int, int]: ...
-
-    @property
-    def ended(self) -> bool: ...
 
     def load(self, task: Task, seed: int) -> None: ...
 
     def perform(self, action: Action) -> None: ...
 
     def pixels(self) -> Pixels: ...
-
-    def close(self) -> None: ...
 
 
 @dataclass(slots=True)
@@ -86,9 +77,8 @@ def bench_envs(
     size = size or usual[2]
     if not 1 <= n_envs <= MOST_ENVS:
         raise ConfigError(f"n-envs={n_envs}: must be from 1 to {MOST_ENVS}")
-    for name, value, least in (("steps", steps, 1), ("seed", seed, 0)):
-        if value < least:
-            raise ConfigError(f"{name}={value}: must be at least {least}")
+    at_least(1, steps=steps)
+    at_least(0, seed=seed)
     if env == "desktop":
         from arpo.bench.desktop import bench_desktops  # it imports this module
 
@@ -139,7 +129,6 @@ def print_table(numbers: dict[str, Any]) -> None:
 
         return desktop.print_table(numbers)
     title = "{env} at {size}: {n_envs} environments in turn on {cores} core, {steps} steps".format(**numbers)
-    table = Table("", "", show_header=False, box=None)
     rows = (
         ("steps a second, drawn", f"{numbers['steps_per_s']:,.0f}"),
         ("copies of a screen a second, the floor", f"{numbers['floor_steps_per_s']:,.0f}"),
@@ -149,8 +138,14 @@ def print_table(numbers: dict[str, Any]) -> None:
         ("encoding a screen", f"{numbers['encode_ms']:.2f} ms"),
         ("memory of each further environment", f"{numbers['mb_per_env']:.2f} MB"),
     )
-    for what, value in rows:
-        table.add_row(what, value)
+    print_rows(title, rows)
+
+
+def print_rows(title: str, rows: Iterable[tuple[str, str]]) -> None:
+    """A title, and below it what was measured and how much it is."""
+    table = Table("", "", show_header=False, box=None)
+    for row in rows:
+        table.add_row(*row)
     console = Console(highlight=False)
     console.print(title, soft_wrap=True)
     console.print(table)

@@ -144,7 +144,7 @@ class Bench:
     ) -> None:
         self.episodes, self.turns, self.folder = episodes, turns, folder
         self.steps = math.gcd(OPTIMIZER_STEPS, episodes)
-        self.work = Work.make(model, size, episodes, turns, tokens, seed)
+        self.work = Work(model, size, episodes, turns, tokens, seed)
         self.learner = Learner(load_checkpoint(model), load_config(None, ["algorithm.name=grpo"]))
         self.length = 0  # of an episode as one sequence, images spread out
         self.peer: Peer | None = None

@@ -14,8 +14,6 @@ Timed are its optimiser steps from beginning to end: sampling is everything in `
 to patches, the replies), learning is the rest. The rows lie ready in memory, their screenshots decoded.
 """
 
-from __future__ import annotations
-
 import math
 import time
 import warnings

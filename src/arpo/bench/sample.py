@@ -15,31 +15,27 @@ UI-TARS-1.5-7B with random weights (on a GPU: --model random-7b --size 1920x1080
 taught with, where its checkpoint has one.
 """
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import statistics
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from rich.console import Console
-from rich.table import Table
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.agent.dialects import PROMPT, Conversation, UITars, flatten
 from arpo.agent.vocabulary import TokenizerVocabulary
+from arpo.bench.envs import print_rows
+from arpo.config import at_least
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.checkpoint import Checkpoint, default_device, find_checkpoint, load_checkpoint
+from arpo.engines.checkpoint import Checkpoint, default_device, load_checkpoint, own_prompt
 from arpo.engines.images import image_tokens, patches, resized
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import image_grid, spread
 from arpo.envs.images import decode, observe
-from arpo.errors import ConfigError
 from arpo.training.tiny import make_config, make_tokenizer
 from arpo.types import Observation
 
@@ -54,19 +50,16 @@ def bench_sample(
     model: str, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int, peer: bool
 ) -> dict[str, Any]:
     """The numbers, under the names that `--json` prints."""
-    for name, value in (("episodes", episodes), ("turns", turns), ("tokens", tokens)):
-        if value < 1:
-            raise ConfigError(f"{name}={value}: must be at least 1")
-    work = Work.make(model, size, episodes, max(turns, LATE, CORE_TURNS), tokens, seed)
-    checkpoint = work.engine.checkpoint
-    asyncio.run(work.all(episodes, 2))  # warm up
-    seconds, _ = asyncio.run(work.all(episodes, turns))
-    _, core_seconds = asyncio.run(work.all(episodes, CORE_TURNS))
-    alone = [asyncio.run(work.alone(LATE)) for _ in range(REPEATS)]
+    at_least(1, episodes=episodes, turns=turns, tokens=tokens)
+    work = Work(model, size, episodes, max(turns, LATE, CORE_TURNS), tokens, seed)
+    asyncio.run(work.play(work.episodes(episodes, 2)))  # warm up
+    seconds, _ = asyncio.run(work.play(work.episodes(episodes, turns)))
+    _, core_seconds = asyncio.run(work.play(work.episodes(episodes, CORE_TURNS)))
+    alone = [asyncio.run(work.run(work.episodes(1, LATE)[0])) for _ in range(REPEATS)]
     late, early = (statistics.median(one[turn - 1] for one in alone) for turn in (LATE, EARLY))
     numbers = {
         "model": model,
-        "parameters": sum(weight.numel() for weight in checkpoint.model.parameters()),
+        "parameters": sum(weight.numel() for weight in work.engine.checkpoint.model.parameters()),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "threads": torch.get_num_threads(),
         "size": "{}x{}".format(*size),
@@ -90,16 +83,15 @@ def print_table(numbers: dict[str, Any]) -> None:
         "{model}, {parameters:,} parameters, {device}, {threads} threads: "
         "{episodes} episodes at once, {turns} turns of {tokens_per_turn} tokens, {size}"
     ).format(**numbers)
-    table = Table("", "", show_header=False, box=None)
-    table.add_row("sampled tokens a second", f"{numbers['sample_tokens_per_s']:,.0f}")
+    rows = [("sampled tokens a second", f"{numbers['sample_tokens_per_s']:,.0f}")]
     if "peer_tokens_per_s" in numbers:
-        table.add_row("the same by transformers' generate", f"{numbers['peer_tokens_per_s']:,.0f}")
-    table.add_row(f"a turn alone (turn {EARLY})", f"{1e3 * numbers['turn_alone_s']:,.0f} ms")
-    table.add_row(f"turn {LATE} over turn {EARLY}", f"{numbers['turn_cost_ratio']:.2f}")
-    table.add_row(f"processor time of an episode of {CORE_TURNS} turns", f"{numbers['episode_core_s']:.2f} s")
-    console = Console(highlight=False)
-    console.print(title, soft_wrap=True)
-    console.print(table)
+        rows.append(("the same by transformers' generate", f"{numbers['peer_tokens_per_s']:,.0f}"))
+    rows += [
+        (f"a turn alone (turn {EARLY})", f"{1e3 * numbers['turn_alone_s']:,.0f} ms"),
+        (f"turn {LATE} over turn {EARLY}", f"{numbers['turn_cost_ratio']:.2f}"),
+        (f"processor time of an episode of {CORE_TURNS} turns", f"{numbers['episode_core_s']:.2f} s"),
+    ]
+    print_rows(title, rows)
 
 
 @dataclass
@@ -126,17 +118,13 @@ class Episode:
 class Work:
     """The episodes: screenshots are drawn and encoded before anything is timed, and no two are alike."""
 
-    @classmethod
-    def make(cls, model: str, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int) -> Work:
+    def __init__(self, model: str, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int) -> None:
         """With an engine for so many episodes at once, of up to so many turns."""
         checkpoint = _random_7b(seed) if model == RANDOM_7B else load_checkpoint(model)
         longest = turns * (image_tokens(*size) + tokens + 64) + 1024
-        engine = LocalEngine(checkpoint, max_context=longest, slots=episodes)
-        dialect = UITars(checkpoint.vocabulary, prompt_file=None if model == RANDOM_7B else _own_prompt(model))
-        return cls(engine, dialect, size, tokens, seed)
-
-    def __init__(self, engine: LocalEngine, dialect: UITars, size: tuple[int, int], tokens: int, seed: int) -> None:
-        self.engine, self.dialect, self.size = engine, dialect, size
+        self.engine = LocalEngine(checkpoint, max_context=longest, slots=episodes)
+        self.dialect = UITars(checkpoint.vocabulary, prompt_file=None if model == RANDOM_7B else own_prompt(model))
+        self.size = size
         self.sampling = Sampling(temperature=1.0, max_tokens=tokens)
         self.random = np.random.default_rng(seed)
 
@@ -147,21 +135,14 @@ class Work:
             for i, text in enumerate(instructions)
         ]
 
-    async def all(self, n: int, turns: int) -> tuple[float, float]:
-        """Seconds and processor seconds for so many episodes at once."""
-        return await self.play(self.episodes(n, turns))
-
     async def play(self, episodes: list[Episode]) -> tuple[float, float]:
-        """The same for these episodes."""
+        """Seconds and processor seconds for these episodes at once."""
         began, began_core = time.perf_counter(), time.process_time()
-        await asyncio.gather(*(self._run(episode) for episode in episodes))
+        await asyncio.gather(*map(self.run, episodes))
         return time.perf_counter() - began, time.process_time() - began_core
 
-    async def alone(self, turns: int) -> list[float]:
+    async def run(self, episode: Episode) -> list[float]:
         """Seconds of each turn of one episode."""
-        return await self._run(self.episodes(1, turns)[0])
-
-    async def _run(self, episode: Episode) -> list[float]:
         seconds = []
         for turn in range(len(episode.screens)):
             prompt = episode.prompt(turn, self.dialect.image_pad)
@@ -178,12 +159,6 @@ class Work:
         width, height = self.size
         blocks = self.random.integers(0, 256, (height // 20 + 1, width // 40 + 1, 3), dtype=np.uint8)
         return observe(blocks.repeat(20, 0).repeat(40, 1)[:height, :width].copy())
-
-
-def _own_prompt(model: str) -> Path | None:
-    """The prompt that a checkpoint was taught with."""
-    own = find_checkpoint(model) / "prompt.txt"
-    return own if own.is_file() else None
 
 
 def _random_7b(seed: int) -> Checkpoint:

@@ -8,8 +8,6 @@ key-value cache and computes only what is new. Sampling draws from the random st
 being sampled at the same time does not change an episode.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol

@@ -8,14 +8,12 @@ lowest first, which keeps the span short.
 All heads that share a key head ask together: they are the "queries" of one call, and keys are never repeated.
 """
 
-from __future__ import annotations
-
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from arpo.engines.qwen import Attend
+from arpo.engines.qwen import Attend, Model
 
 FIRST_CAPACITY = 1024  # tokens a row to begin with; doubled as contexts grow
 ALIGN = 64  # lengths are rounded up to this: kernels for masked attention want aligned rows
@@ -24,21 +22,14 @@ ALIGN = 64  # lengths are rounded up to this: kernels for masked attention want 
 class Cache:
     """One tensor of keys and one of values a layer: rows x kv_heads x capacity x dim, grown when needed."""
 
-    def __init__(
-        self,
-        layers: int,
-        kv_heads: int,
-        dim: int,
-        dtype: torch.dtype,
-        device: torch.device,
-        most_rows: int,
-        most_tokens: int,
-    ) -> None:
-        self._shape = (kv_heads, dim)
-        self._dtype, self._device = dtype, device
+    def __init__(self, model: Model, most_rows: int, most_tokens: int) -> None:
+        text, weight = model.config.text_config, model.lm_head.weight
+        self._shape: tuple[int, int] = (text.num_key_value_heads, text.hidden_size // text.num_attention_heads)
+        self._dtype: torch.dtype = weight.dtype
+        self._device: torch.device = weight.device
         self._most_rows, self._most_tokens = most_rows, most_tokens
-        self._keys = [self._empty(0, 0) for _ in range(layers)]
-        self._values = [self._empty(0, 0) for _ in range(layers)]
+        self._keys = [self._empty(0, 0) for _ in range(text.num_hidden_layers)]
+        self._values = [self._empty(0, 0) for _ in range(text.num_hidden_layers)]
 
     def reserve(self, rows: int, length: int) -> None:
         """Make room for so many rows of so many tokens; at least double what there is, up to the most allowed."""

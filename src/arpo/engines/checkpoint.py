@@ -6,8 +6,6 @@ transformers fills weights that a checkpoint lacks with random ones and only war
 looks like a bad agent, so here every weight must be there, fit, and be a number.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -143,6 +141,12 @@ def find_checkpoint(place: str | Path) -> Path:
         ) from error
 
 
+def own_prompt(place: str | Path) -> Path | None:
+    """The prompt that a checkpoint was taught with, where it brings one."""
+    own = find_checkpoint(place) / "prompt.txt"
+    return own if own.is_file() else None
+
+
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """No progress bars and no warnings of transformers'."""
@@ -187,9 +191,7 @@ def _check_weights(folder: Path, model: Model, info: dict[str, Any]) -> None:
     # Weights that the checkpoint shares with others (a tied head) are not missing.
     tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
     missing = sorted(set(info["missing_keys"]) - tied)
-    if missing and len([name for name in missing if ".visual." in name]) == len(
-        [name for name, _ in model.named_parameters() if ".visual." in name]
-    ):
+    if {name for name, _ in model.named_parameters() if ".visual." in name} <= set(missing):
         raise ConfigError(f"model={folder}: has no weights of a vision tower")
     if missing:
         raise ConfigError(f"model={folder}: {len(missing)} weights missing, {missing[0]} the first of them")

@@ -6,8 +6,7 @@ for every image and calls attention once a window; here both are worked out once
 through attention together.
 """
 
-from __future__ import annotations
-
+import math
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
@@ -19,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from arpo.agent.coordinates import FACTOR, smart_resize
-from arpo.engines.qwen import norm
+from arpo.engines.qwen import image_grid, norm
 from arpo.envs.images import Pixels
 
 PATCH = 14
@@ -38,8 +37,7 @@ def resized(pixels: Pixels) -> Pixels:
 
 def image_tokens(width: int, height: int) -> int:
     """How many image tokens a screenshot of this size takes in a context."""
-    new_height, new_width = smart_resize(height, width)
-    return (new_height // FACTOR) * (new_width // FACTOR)
+    return math.prod(image_grid(width, height))
 
 
 def patches(images: Tensor) -> Tensor:

@@ -1,6 +1,6 @@
 """The local engine: samples for many episodes at once from one Qwen2.5-VL in this process.
 
-    engine = LocalEngine("models/base")              # a folder or a hub name; on a GPU where there is one
+    engine = LocalEngine(load_checkpoint("base"))    # or a folder or a hub name; on a GPU where there is one
     completion = await engine.generate("episode 7", prompt, Sampling(temperature=1.0, stop=(end,)), seed=7)
 
 One task works while there is anything to do. Each of its rounds takes in the turns that wait (their new screenshots
@@ -29,7 +29,7 @@ from arpo.agent.vocabulary import Vocabulary
 from arpo.engines import qwen, sampling
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.cache import Cache
-from arpo.engines.checkpoint import Checkpoint, default_device, load_checkpoint, load_model
+from arpo.engines.checkpoint import Checkpoint, load_model
 from arpo.engines.screens import Screens
 from arpo.errors import ConfigError, ContextTooLong, EngineError
 from arpo.types import Completion, Observation
@@ -59,14 +59,10 @@ class _Turn:
     sampling: Sampling
     uniforms: list[float]
     future: asyncio.Future[Completion]
-    ids: list[int] = field(init=False)
-    images: list[str] = field(init=False)
+    ids: list[int]  # of the prompt
+    images: list[str]  # the hashes of its screenshots
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self.ids = list(self.prompt.ids)
-        self.images = [image.hash for image in self.prompt.images]
 
     @property
     def row(self) -> int:
@@ -77,32 +73,14 @@ class _Turn:
 class LocalEngine:
     """See the module. `max_context` counts tokens with images spread out; `slots` is how many sessions keep a cache."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint | str | Path,
-        device: torch.device | str | None = None,
-        max_context: int = 8192,
-        slots: int = 64,
-    ) -> None:
+    def __init__(self, checkpoint: Checkpoint, max_context: int = 8192, slots: int = 64) -> None:
         if slots < 1 or max_context < 2:
             raise ConfigError(f"slots={slots}, max_context={max_context}: at least 1 and 2")
-        if not isinstance(checkpoint, Checkpoint):
-            checkpoint = load_checkpoint(checkpoint, default_device() if device is None else device)
         self.checkpoint = checkpoint
         self.max_context = max_context
         self._model = checkpoint.model
-        text = checkpoint.config.text_config
-        weight = self._model.lm_head.weight
-        self._device: torch.device = weight.device
-        self._cache = Cache(
-            layers=text.num_hidden_layers,
-            kv_heads=text.num_key_value_heads,
-            dim=text.hidden_size // text.num_attention_heads,
-            dtype=weight.dtype,
-            device=self._device,
-            most_rows=slots,
-            most_tokens=max_context,
-        )
+        self._device: torch.device = self._model.lm_head.weight.device
+        self._cache = Cache(self._model, most_rows=slots, most_tokens=max_context)
         self._screens = Screens(self._model.model.visual, self._device)
         self._image_pad: int = checkpoint.config.image_token_id
         self._free = list(range(slots))
@@ -112,11 +90,7 @@ class LocalEngine:
         self._task: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
         self._round = 0
-        self._version = 0
-
-    @property
-    def version(self) -> int:
-        return self._version
+        self.version = 0
 
     @property
     def vocabulary(self) -> Vocabulary:
@@ -162,7 +136,7 @@ class LocalEngine:
             self._model.load_state_dict(new.state_dict())
             for session in self._sessions.values():
                 self._forget(session)
-            self._version = version
+            self.version = version
         self._start()
 
     def _new_turn(self, session: _Session, prompt: Prompt, settings: Sampling, seed: int) -> _Turn:
@@ -183,8 +157,9 @@ class LocalEngine:
             )
         uniforms = sampling.stream(seed, prompt, settings.max_tokens)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        session.turn = turn = _Turn(session, prompt, layout, settings, uniforms, future)
-        return turn
+        ids, images = list(prompt.ids), [image.hash for image in prompt.images]
+        session.turn = _Turn(session, prompt, layout, settings, uniforms, future, ids, images)
+        return session.turn
 
     def _start(self) -> None:
         if (self._task is None or self._task.done()) and self._waiting and not self._loading.locked():
@@ -325,7 +300,7 @@ class LocalEngine:
             tokens=tuple(turn.tokens),
             logprobs=tuple(turn.logprobs),
             text=self.vocabulary.decode(tuple(turn.tokens)),
-            version=self._version,
+            version=self.version,
             temperature=turn.sampling.temperature,
             top_p=turn.sampling.top_p,
             finish="stop" if turn.tokens[-1] in turn.sampling.stop else "length",

@@ -10,8 +10,6 @@ What differs between sampling and learning is where attention looks: at a cache,
 Python, image by image and on every call; here they are a few cumulative sums.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

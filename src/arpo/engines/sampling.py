@@ -9,8 +9,6 @@ The log-probability is that of the distribution which was drawn from: banned ids
 top-p nucleus and made to sum to one. At temperature 0 that distribution is a single token, so its log-probability is 0.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 

@@ -4,8 +4,6 @@ What is remembered saves the tower's work where a click changed nothing, where t
 first screen, and where a context is computed anew because its beginning changed or its cache was thrown out.
 """
 
-from __future__ import annotations
-
 from collections import OrderedDict
 from collections.abc import Iterable
 from typing import Any

@@ -7,8 +7,6 @@ They answer in tokens like any other: the reply is encoded by the dialect, parse
 trained on. Nothing is sampled, so the log-probabilities are 0 and no reply is cut off.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Callable
@@ -31,15 +29,7 @@ from arpo.types import Completion, Task
 Policy: TypeAlias = Callable[[Env, int], tuple[str, Action]]
 """From an environment and the turn's seed to a thought and an action."""
 
-SPECIALS = (
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-)
+SPECIALS = "<|im_start|> <|im_end|> <|box_start|> <|box_end|> <|vision_start|> <|vision_end|> <|image_pad|>".split()
 
 
 class ScriptedEngine:

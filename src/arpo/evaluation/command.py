@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from arpo.agent.dialects import UITars, make_dialect
 from arpo.config import Config, to_yaml
-from arpo.engines.base import Sampling
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import make_pool
@@ -51,9 +50,8 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
 
 
 def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: list[Task], run: Run) -> Evaluation:
-    settings = config.eval
-    with _progress() as progress:
-        bar = progress.add_task("evaluating", total=settings.trials * len(tasks), so_far="")
+    with progress_bar(Console(stderr=True, highlight=False), TimeRemainingColumn()) as progress:
+        bar = progress.add_task("evaluating", total=config.eval.trials * len(tasks), so_far="")
         scores: list[float] = []
 
         def advance(trial: Trial) -> None:
@@ -63,18 +61,9 @@ def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: lis
             progress.update(bar, advance=1, so_far=so_far)
 
         async def work() -> Evaluation:
-            async with make_pool(config.env, settings.n_envs) as pool:
+            async with make_pool(config.env, config.eval.n_envs) as pool:
                 return await evaluate(
-                    engine_for,
-                    dialect,
-                    tasks,
-                    pool=pool,
-                    run=run,
-                    trials=settings.trials,
-                    n_envs=settings.n_envs,
-                    sampling=Sampling(settings.temperature, settings.top_p, settings.max_tokens),
-                    seed=config.seed,
-                    on_trial=advance,
+                    engine_for, dialect, tasks, config.eval, pool=pool, run=run, seed=config.seed, on_trial=advance
                 )
 
         try:
@@ -135,10 +124,10 @@ def _cells(part: Evaluation) -> tuple[str, ...]:
     return (str(part.n_tasks), str(len(part.trials)), *shown, str(part.errors))
 
 
-def _progress() -> Progress:
-    console = Console(stderr=True, highlight=False)
+def progress_bar(console: Console, *more: ProgressColumn) -> Progress:
+    """A bar with a description, a count and what is known `so_far`, where there is a terminal to draw it on."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[so_far]}"))
-    return Progress(*columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal)
+    return Progress(*columns, *more, console=console, transient=True, disable=not console.is_terminal)
 
 
 def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
@@ -154,7 +143,7 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
 def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UITars, str]:
     """The engine and the dialect of a checkpoint, and what tells it from any other."""
     # Not at the top: torch takes seconds, and a script needs none.
-    from arpo.engines.checkpoint import BASE, find_checkpoint, load_checkpoint
+    from arpo.engines.checkpoint import BASE, load_checkpoint, own_prompt
     from arpo.engines.local import LocalEngine
 
     if "/" not in model and model != BASE and not Path(model).exists():
@@ -164,9 +153,9 @@ def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UIT
     longest = min(longest, config.agent.context or longest)
     engine = LocalEngine(checkpoint, max_context=longest, slots=slots)
     identity = f"{Path(model).resolve().name} with weights {_checksum(checkpoint.model)}"
-    agent, own = config.agent, find_checkpoint(model) / "prompt.txt"
-    if agent.prompt_file is None and own.is_file():  # the prompt that the checkpoint was taught with
-        agent = agent.model_copy(update={"prompt_file": own})
+    agent = config.agent
+    if agent.prompt_file is None:
+        agent = agent.model_copy(update={"prompt_file": own_prompt(model)})
     return engine, make_dialect(agent, checkpoint.vocabulary), identity
 
 

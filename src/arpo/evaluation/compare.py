@@ -23,8 +23,6 @@ How often the interval holds the truth, and its width in points, in 600 simulati
     3, 48, 4          10 points         90 %   43          86 %   21
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

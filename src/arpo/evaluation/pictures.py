@@ -1,7 +1,5 @@
 """Two episodes of an evaluation to look at: one that succeeded and one that did not."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,7 @@
 """Evaluation: k trials of each task, through the same `run_episode` as training.
 
     with Run.write(folder, config) as run:
-        evaluation = await evaluate(engine_for, dialect, tasks, pool=pool, run=run, trials=4, n_envs=8)
+        evaluation = await evaluate(engine_for, dialect, tasks, config.eval, pool=pool, run=run)
 
 - The seeds of a trial follow from (seed, task, trial) alone, so neither the number of environments nor the order of
   work changes a number. Environment seeds are evaluation's own: no training ever used them (`arpo.seeds`).
@@ -18,12 +18,13 @@ from __future__ import annotations
 import asyncio
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from arpo.agent.dialects import UITars
 from arpo.agent.episode import run_episode
+from arpo.config import EvalConfig
 from arpo.engines.base import Engine, Sampling
 from arpo.envs.pool import Job, Lease, Pool
 from arpo.errors import ConfigError
@@ -31,8 +32,6 @@ from arpo.evaluation.statistics import Interval, success
 from arpo.runs.store import Run, Summary
 from arpo.seeds import derive, evaluation_seed
 from arpo.types import Outcome, Provenance, Task
-
-EVALUATED_AT = Sampling(temperature=0.6)  # the paper's temperature of evaluation
 
 EngineFor: TypeAlias = Callable[[Task, Lease], Engine]
 """The engine for one episode of a task in an environment: a model's is always the same, a script's looks at both."""
@@ -83,11 +82,9 @@ class Evaluation:
 
     def success(self) -> tuple[float | None, Interval | None]:
         """The mean over tasks of their mean scores, with its 95 % interval."""
-        scores: dict[str, list[float]] = {}
-        for trial in self.trials:
-            if trial.score is not None:
-                scores.setdefault(trial.task.id, []).append(trial.score)
-        return success(list(scores.values())) if scores else (None, None)
+        by_task = ([one.score for one in part.trials if one.score is not None] for part in self.by_task().values())
+        scored = [scores for scores in by_task if scores]
+        return success(scored) if scored else (None, None)
 
     def _by(self, key: Callable[[Trial], str]) -> dict[str, Evaluation]:
         parts: dict[str, list[Trial]] = {}
@@ -99,19 +96,17 @@ class Evaluation:
 async def evaluate(
     engine_for: EngineFor,
     dialect: UITars,
-    tasks: Iterable[Task],
+    tasks: Sequence[Task],
+    settings: EvalConfig,
     *,
     pool: Pool,
     run: Run,
-    trials: int = 1,
-    n_envs: int = 1,
-    sampling: Sampling = EVALUATED_AT,
     seed: int = 0,
     update: int = 0,
     on_trial: Callable[[Trial], object] = lambda trial: None,
 ) -> Evaluation:
     """Run what the store does not hold yet. `update` says which policy is judged; `on_trial` sees each trial once."""
-    tasks = list(tasks)
+    trials, sampling = settings.trials, Sampling(settings.temperature, settings.top_p, settings.max_tokens)
     stored = {summary.id: summary for summary in run.summaries(source="evaluation", update=update)}
     work = _Work(engine_for, dialect, run, sampling, seed, update, stored)
     found: dict[tuple[str, int], Trial] = {}
@@ -122,7 +117,7 @@ async def evaluate(
         on_trial(trial)
 
     jobs = [Job(task, index) for index in range(trials) for task in tasks]  # first each task once: early means are fair
-    await pool.play(jobs, n_envs, stored=work.look_up, attempt=work.attempt, done=done)
+    await pool.play(jobs, settings.n_envs, stored=work.look_up, attempt=work.attempt, done=done)
     return Evaluation(tuple(found[task.id, index] for task in tasks for index in range(trials)))
 
 

@@ -24,8 +24,6 @@ the first column in 400: `pytest tests/evaluation -k truth -s`):
 What is meant is the rate on tasks *like these*. On the very same tasks a repetition varies less.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Sequence

@@ -3,8 +3,6 @@
 save_plot(Path("curve.png"), [Series("arpo", xs, ys, low, high)], "updates", "success")
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Sequence

@@ -11,8 +11,6 @@ an update; the base agent on pocket, sure of most of what it says, takes 2.5 byt
 update).
 """
 
-from __future__ import annotations
-
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass

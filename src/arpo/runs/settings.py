@@ -1,7 +1,5 @@
 """Whether a begun run is gone on with as what it is."""
 
-from __future__ import annotations
-
 from arpo.config import Config, load_config, to_yaml
 from arpo.errors import ConfigError
 from arpo.runs.store import Run

@@ -20,8 +20,6 @@ at 448x280), a trajectory as its JSON in zlib (a third). Fifteen steps of an exp
 448x280 desktop take 81 kB on average over subset32 and 126 kB at most, all files counted: `pytest tests/runs -k disk`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import errno
@@ -98,10 +96,8 @@ class Summary:
 class Run:
     """A run's folder. `Run.write` makes or continues one, `Run.read` only looks."""
 
-    def __init__(self, folder: Path, db: sqlite3.Connection, lock: int | None) -> None:
-        self.folder = folder
-        self._db = db
-        self._lock = lock  # the open lock file of a writer
+    def __init__(self, folder: Path, db: sqlite3.Connection, opened: contextlib.ExitStack) -> None:
+        self.folder, self._db, self._opened = folder, db, opened
 
     @classmethod
     def write(cls, folder: Path, config: str) -> Self:
@@ -114,40 +110,33 @@ class Run:
             lock = _lock(folder)
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(f"{folder}: is not a folder") from None
-        try:
+        with contextlib.ExitStack() as opened:
+            opened.callback(os.close, lock)
             if not (folder / "config.yaml").exists():
-                _write_whole(folder / "config.yaml", config)
+                write_whole(folder / "config.yaml", config)
             _cut_unfinished_line(folder / "metrics.jsonl")
-            db = sqlite3.connect(folder / "run.sqlite", isolation_level=None)
-            try:
+            db = opened.enter_context(contextlib.closing(sqlite3.connect(folder / "run.sqlite", isolation_level=None)))
+            with _full_disk(folder):
                 if _format(folder, db) == 0:
                     db.executescript(SCHEMA)
                 db.execute("PRAGMA synchronous = NORMAL")
-            except BaseException as error:
-                db.close()
-                raise _full(folder, error) or error from None
-        except BaseException:
-            os.close(lock)
-            raise
-        return cls(folder, db, lock)
+            return cls(folder, db, opened.pop_all())
 
     @classmethod
     def read(cls, folder: Path) -> Self:
         """The run in this folder, for reading, also while it is written."""
         if not (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder}: holds no run")
-        db = sqlite3.connect(f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro", uri=True, isolation_level=None)
-        if _format(folder, db) == 0:
-            db.close()
-            raise ConfigError(f"{folder}: holds no run yet")
-        return cls(folder, db, None)
+        address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro"
+        with contextlib.ExitStack() as opened:
+            db = opened.enter_context(contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None)))
+            if _format(folder, db) == 0:
+                raise ConfigError(f"{folder}: holds no run yet")
+            return cls(folder, db, opened.pop_all())
 
     def close(self) -> None:
         """Let go of the folder. May be called twice."""
-        self._db.close()
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._opened.close()
 
     def __enter__(self) -> Self:
         return self
@@ -259,10 +248,8 @@ class Run:
                 yield from (json.loads(line) for line in file if line.endswith("\n"))
 
     def _write(self, query: str, values: tuple[object, ...]) -> None:
-        try:
+        with _full_disk(self.folder):
             self._db.execute(query, values)
-        except sqlite3.OperationalError as error:
-            raise _full(self.folder, error) or error from None
 
     def _select(self, columns: str, **wanted: str | int | None) -> Iterator[tuple[Any, ...]]:
         given = {column: value for column, value in wanted.items() if value is not None}
@@ -298,11 +285,15 @@ def _format(folder: Path, db: sqlite3.Connection) -> int:
     return int(found)
 
 
-def _full(folder: Path, error: BaseException) -> OSError | None:
-    """SQLite's word for a full disk as everybody else's; None where the error is another."""
-    if isinstance(error, sqlite3.OperationalError) and error.sqlite_errorcode == sqlite3.SQLITE_FULL:
-        return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite"))
-    return None
+@contextlib.contextmanager
+def _full_disk(folder: Path) -> Iterator[None]:
+    """SQLite's word for a full disk as everybody else's."""
+    try:
+        yield
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
+            raise
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite")) from None
 
 
 def _smaller(observation: Observation) -> bytes:
@@ -319,7 +310,7 @@ def _smaller(observation: Observation) -> bytes:
     return min(written.getvalue(), observation.image, key=len)
 
 
-def _write_whole(path: Path, text: str) -> None:
+def write_whole(path: Path, text: str) -> None:
     """A file that is either whole or not there."""
     part = path.with_name(f"{path.name}.part")
     part.write_text(text, encoding="utf-8")

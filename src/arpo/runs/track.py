@@ -8,12 +8,10 @@ what was kept back. Neither is imported unless it is asked for. metrics.jsonl st
 killed they may lack the last line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from arpo.config import Config
 from arpo.errors import ConfigError
@@ -22,17 +20,11 @@ from arpo.runs.store import Run
 NEEDED = {"tensorboard": "tensorboard>=2.18", "wandb": "wandb>=0.19", "wandb-offline": "wandb>=0.19"}
 
 
-class _Tracker(Protocol):
-    def log(self, update: int, metrics: dict[str, float]) -> None: ...
-
-    def close(self) -> None: ...
-
-
 @contextlib.contextmanager
 def tracking(names: Sequence[str], run: Run, config: Config) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that takes an update's metrics. ConfigError where something asked for does not work here."""
     with contextlib.ExitStack() as stack:
-        trackers: list[_Tracker] = []
+        trackers: list[_TensorBoard | _Wandb] = []
         for name in names:
             try:
                 trackers.append(_TensorBoard(run) if name == "tensorboard" else _Wandb(name, run, config))

@@ -9,8 +9,6 @@ form or in OSWorld's (osworld.py); the file wins, since whoever put it there mea
 TaskError that names the place.
 """
 
-from __future__ import annotations
-
 import difflib
 import itertools
 import json
@@ -24,7 +22,7 @@ import pydantic
 from arpo.config import Config
 from arpo.envs.base import Catalog, catalog, refuse_unfit, settings_of
 from arpo.errors import TaskError
-from arpo.tasks.osworld import from_osworld, how_to_get
+from arpo.tasks.osworld import from_osworld, how_to_get, what_is_wrong
 from arpo.types import Task, from_json
 
 HELD_OUT = ("heldout", "heldout_families")
@@ -137,9 +135,7 @@ def _read_task(path: Path, domain: str, env: str) -> Task:
             return from_osworld(data, domain, env)
         task = from_json(Task, _read_text(path))
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        where = ".".join(str(part) for part in first["loc"])
-        raise TaskError(f"{path}: {where + ': ' if where else ''}{first['msg']}") from None
+        raise TaskError(f"{path}: {what_is_wrong(error)}") from None
     if task.max_steps < 1:
         raise TaskError(f"{path}: max_steps={task.max_steps}: must be at least 1")
     return task

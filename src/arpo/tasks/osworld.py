@@ -4,13 +4,12 @@
                            OSWorld/evaluation_examples/examples/os/13584542-….json, one of these files
 
 What a machine needs goes to `setup`: the steps that prepare it, and whether it wants a proxy. Notes for people (source,
-trajectory, hint, …) are left behind. A field that OSWorld does not have is refused, since it may be a misspelt one.
+trajectory, hint, …) are left behind. A field that OSWorld does not have is refused, since it may be a misspelt one, and
+so is an evaluator whose lists do not match.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Self
 
 import pydantic
 
@@ -22,23 +21,52 @@ MAX_STEPS = 15  # of an episode, as the paper trains and evaluates
 RELEASE = "https://github.com/dvlab-research/ARPO"  # brings OSWorld with the lists of 128 and of 32 tasks
 
 
-class _Step(pydantic.BaseModel):
+class Step(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
     type: str
     parameters: dict[str, Any]
 
 
-class _Evaluator(pydantic.BaseModel):
-    model_config = pydantic.ConfigDict(strict=True)  # what else there is belongs to the checker
-    func: str | list[str]
+class Getter(pydantic.BaseModel):
+    model_config = pydantic.ConfigDict(strict=True)  # what else there is belongs to its kind
+    type: str
 
 
-class _File(pydantic.BaseModel):
+class Evaluator(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+    func: str | list[str]
+    result: Getter | list[Getter] | None = None
+    expected: Getter | list[Getter | None] | None = None
+    options: dict[str, Any] | list[dict[str, Any] | None] | None = None
+    conj: Literal["and", "or"] = "and"
+    postconfig: list[Step] = []
+    note: Any = pydantic.Field(None, alias="_config_note")  # one of OSWorld's has it
+
+    @pydantic.model_validator(mode="after")
+    def _each_metric_has_its_own(self) -> Self:
+        if self.func != "infeasible" and not self.result:
+            raise ValueError("result is missing")
+        for name, value in (("result", self.result), ("expected", self.expected), ("options", self.options)):
+            if value is not None and _length(value) != _length(self.func):
+                raise ValueError(f"func and {name} must be one each, or lists of the same length")
+        return self
+
+
+def _length(value: object) -> int | None:
+    return len(value) if isinstance(value, list) else None
+
+
+class Parts(pydantic.BaseModel):
+    """What a machine needs of a task."""
+
+    model_config = pydantic.ConfigDict(extra="forbid", strict=True)
+    evaluator: Evaluator
+    config: list[Step] = []
+
+
+class _File(Parts):
     id: str
     instruction: str = pydantic.Field(min_length=1)
-    evaluator: _Evaluator
-    config: list[_Step] = []
     proxy: bool = False
     snapshot: Any = None
     related_apps: Any = None
@@ -63,6 +91,13 @@ def from_osworld(data: dict[str, Any], domain: str, env: str) -> Task:
         split="osworld",
         max_steps=MAX_STEPS,
     )
+
+
+def what_is_wrong(error: pydantic.ValidationError) -> str:
+    """Its first line, with the field."""
+    first = error.errors(include_url=False)[0]
+    where = ".".join(str(part) for part in first["loc"])
+    return f"{where + ': ' if where else ''}{first['msg']}"
 
 
 def task_list(split: str) -> dict[str, list[str]]:

@@ -5,9 +5,8 @@ kept = select(evaluation, least=1, drop_solved=False)
 write_list(kept, Path("selected.json"))                      # {domain: [id, …]}, OSWorld's form
 """
 
-from __future__ import annotations
-
 import json
+from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
@@ -38,9 +37,7 @@ def write_list(tasks: list[Task], path: Path) -> None:
 
 def print_counts(evaluation: Evaluation, kept: list[Task], path: Path) -> None:
     """How many tasks had how many successes."""
-    counts: dict[int, int] = {}
-    for part in evaluation.by_task().values():
-        counts[_successes(part)] = counts.get(_successes(part), 0) + 1
+    counts = Counter(map(_successes, evaluation.by_task().values()))
     table = Table("successes", "tasks", box=None, pad_edge=False)
     for solved, tasks in sorted(counts.items()):
         table.add_row(str(solved), str(tasks))

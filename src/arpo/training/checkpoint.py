@@ -17,8 +17,6 @@ A loss or a gradient that is no number ends a run, and its batch is set aside. S
     learner.step(samples, old, [])
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """What `arpo train` does: a run folder, the base agent judged, updates on a display, the trained agent judged."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import json
@@ -10,7 +8,7 @@ import resource
 import shlex
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -18,22 +16,21 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
 from arpo.agent.dialects import UITars
 from arpo.config import Config, to_yaml
-from arpo.engines.base import Sampling
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
-from arpo.evaluation.command import load_agent
+from arpo.evaluation.command import load_agent, progress_bar
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
-from arpo.runs.store import Run
+from arpo.runs.store import Run, write_whole
 from arpo.runs.track import tracking
 from arpo.tasks.load import HELD_OUT
 from arpo.training.checkpoint import Checkpoints
@@ -62,14 +59,11 @@ def run_training(config: Config) -> dict[str, Any]:
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
             session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)
             summary = asyncio.run(session.run_all())
-            part = folder / "summary.json.part"
-            part.write_text(json.dumps(summary, indent=1) + "\n")
-            part.replace(folder / "summary.json")  # whole: it is the mark of a finished run
+            write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
             lines = list(run.metrics())
-            curve = Series(
-                config.algorithm.name, [1 + line["update"] for line in lines], [line["success"] for line in lines]
-            )
             if lines:
+                done, success = [1 + line["update"] for line in lines], [line["success"] for line in lines]
+                curve = Series(config.algorithm.name, done, success)
                 save_plot(folder / "curve.png", [curve], "update", "success of its episodes")
     print_summary(summary, folder)
     return summary
@@ -144,8 +138,8 @@ class _Session:
     async def _run(self) -> dict[str, Any]:
         config = self.config
         learner = Learner(load_checkpoint(config.train.model), config)  # now: what it lacks is said before the work
-        base = {split: await self.judge(split, tasks, 0, "the base agent") for split, tasks in self.tasks.items()}
-        with self.progress() as progress:
+        base = await self.judge("the base agent", 0)
+        with progress_bar(self.console) as progress:
             done = sum(1 for _ in self.run.metrics())
             bar = progress.add_task("learning", total=config.train.updates, completed=done, so_far="")
             seconds: list[float] = []
@@ -162,41 +156,33 @@ class _Session:
 
             rollouts = Rollouts(self.tasks["train"], self.engine, self.dialect, config, self.run, self.pool)
             await train(config, self.run, rollouts, self.engine, learner, self.dialect.image_pad, show)
-        final = {
-            split: await self.judge(split, tasks, learner.version, "the trained agent")
-            for split, tasks in self.tasks.items()
-        }
-        summary = _compared(base, final)
+        summary = _compared(base, await self.judge("the trained agent", learner.version))
         if learner.version:
             best = Checkpoints(self.run.folder / "checkpoints", config.train.keep).best
             summary["best_checkpoint"] = str(best.relative_to(self.run.folder))
         return summary
 
-    async def judge(self, split: str, tasks: Sequence[Task], update: int, who: str) -> Evaluation:
-        """Success at the temperature of evaluation, on screens that training never shows."""
-        settings = self.config.eval
-        trials = settings.trials if split == "train" else 1
-        with self.progress(TimeRemainingColumn()) as progress:
-            bar = progress.add_task(f"{who} on {split}", total=trials * len(tasks), so_far="")
+    async def judge(self, who: str, update: int) -> dict[str, Evaluation]:
+        """Success in each split at the temperature of evaluation, on screens that training never shows."""
+        return {split: await self._judge(who, update, split) for split in self.tasks}
+
+    async def _judge(self, who: str, update: int, split: str) -> Evaluation:
+        tasks, settings = self.tasks[split], self.config.eval
+        if split != "train":
+            settings = settings.model_copy(update={"trials": 1})
+        with progress_bar(self.console, TimeRemainingColumn()) as progress:
+            bar = progress.add_task(f"{who} on {split}", total=settings.trials * len(tasks), so_far="")
             return await evaluate(
                 lambda task, env: self.engine,
                 self.dialect,
                 tasks,
+                settings,
                 pool=self.pool,
                 run=self.run,
-                trials=trials,
-                n_envs=settings.n_envs,
-                sampling=Sampling(settings.temperature, settings.top_p, settings.max_tokens),
                 seed=self.config.seed,
                 update=update,
                 on_trial=lambda trial: progress.advance(bar),
             )
-
-    def progress(self, *more: ProgressColumn) -> Progress:
-        columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-        so_far = TextColumn("{task.fields[so_far]}")
-        hidden = not self.console.is_terminal
-        return Progress(*columns, so_far, *more, console=self.console, transient=True, disable=hidden)
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:

@@ -16,8 +16,6 @@ Weights and optimiser are fp32, for in bf16 small steps round away; a model that
 A frozen vision tower is not run at all: the engine has already computed the visual tokens, and `show` takes them.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -126,7 +124,9 @@ class Learner:
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.train.grad_clip))
         if not math.isfinite(norm):
             raise NotFinite(f"after {self.version} updates: the gradient is not finite", batch, old)
-        self._warm_up()
+        self.steps += 1
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.train.lr * min(1.0, self.steps / max(1, self.config.train.warmup))
         self.midway = True
         self.optimizer.step()
         return norm
@@ -240,11 +240,6 @@ class Learner:
                 before=nn.utils.rnn.pad_sequence(before, batch_first=True, padding_value=-1).to(self._device),
                 images=tuple(name for sample, _ in part for name in sample.images),
             )
-
-    def _warm_up(self) -> None:
-        self.steps += 1
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.train.lr * min(1.0, self.steps / max(1, self.config.train.warmup))
 
 
 def _weights(batch: Sequence[Sample], config: Config) -> dict[int, float]:

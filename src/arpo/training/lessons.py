@@ -16,12 +16,11 @@ stands knows every digit of the place, and the last few pixels, which no click n
 Only families of the `train` split are used, and of them other instances than those that `heldout` has.
 """
 
-from __future__ import annotations
-
 import random
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TypeAlias
 
@@ -33,7 +32,7 @@ from torch import Tensor
 
 from arpo.agent.actions import Action, Click, Drag, Scroll, Wait
 from arpo.agent.coordinates import FACTOR, Scaling
-from arpo.agent.dialects import Conversation, UITars, flatten
+from arpo.agent.dialects import UITars, flatten
 from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.images import PATCH
@@ -45,7 +44,7 @@ from arpo.envs.pocket.expert import Expert, ExpertLost
 from arpo.envs.pocket.words import sentence
 from arpo.errors import TaskError
 from arpo.seeds import EVALUATION
-from arpo.types import Image, Observation, Reply, Task, Tokens
+from arpo.types import Observation, Task
 
 Grids: TypeAlias = tuple[NDArray[np.int16], NDArray[np.int16]]
 """Of one screen, by patch: the first two tokens of the word (2 x rows x columns), the kind of control."""
@@ -117,16 +116,15 @@ class Teacher:
         grids: list[Grids] = []
         noisy = rng.random() < 0.5
         for _ in range(task.max_steps):
-            pixels = env.pixels()
-            screens.append(pixels)
-            grids.append(self.grids())
-            conversation.observe(_observation(pixels))
             wrong = noisy and rng.random() < NOISE
             try:
                 # The expert is asked only for moves that are made: it notes down what it has done.
                 thought, action = (WRONG_THOUGHT, self.wrong_move()) if wrong else self.aim(*expert.act(env))
             except ExpertLost:
                 break
+            screens.append(env.pixels())
+            grids.append(self.grids())
+            conversation.observe(_observation(screens[-1]))
             reply = self.dialect.encode_reply(thought, action, env.size)
             conversation.reply(reply)
             replies.append(reply)
@@ -134,21 +132,12 @@ class Teacher:
             env.perform(action)
             if env.ended:
                 break
-        if len(replies) < len(screens):  # the expert was lost: its last screen has no answer
-            screens, grids = screens[: len(replies)], grids[: len(replies)]
-            if not replies:
-                return self.episode()
-        context = _upto_reply(conversation, len(replies))
-        flat = flatten(conversation.segments, replies, context, self.dialect.image_pad)
-        learn: list[bool] = []
-        for index in context:
-            match conversation.segments[index]:
-                case Reply(step):
-                    learn += [taught[step]] * len(replies[step])
-                case Tokens(ids):
-                    learn += [False] * len(ids)
-                case Image():
-                    learn.append(False)
+        if not replies:  # the expert was lost at once
+            return self.episode()
+        segments = conversation.segments
+        flat = flatten(segments, replies, range(len(segments)), self.dialect.image_pad)
+        right = chain.from_iterable([yes] * len(reply) for yes, reply in zip(taught, replies, strict=True))
+        learn = [sampled and next(right) for sampled in flat.sampled]
         return self.lesson(list(flat.ids), learn, screens, grids)
 
     def wrong_move(self) -> Action:
@@ -192,9 +181,8 @@ class Teacher:
         pixels = env.pixels()
         said = sentence(rng)
         conversation = self.dialect.start(f"Read, then say '{said}'.")
-        ids = list(
-            flatten(conversation.segments, [], conversation.observe(_observation(pixels)), self.dialect.image_pad).ids
-        )
+        context = conversation.observe(_observation(pixels))
+        ids = list(flatten(conversation.segments, [], context, self.dialect.image_pad).ids)
         learn = [False] * len(ids)
         line = list(self.vocabulary.encode("\n"))
         for question, answer in [*self.questions(), ([], list(self.vocabulary.encode(f" {said}")))]:
@@ -265,14 +253,6 @@ def _nearest(at: int, low: int, high: int) -> int:
 
 def _observation(pixels: Pixels) -> Observation:
     return Observation(b"", pixels.shape[1], pixels.shape[0], "")
-
-
-def _upto_reply(conversation: Conversation, replies: int) -> tuple[int, ...]:
-    """All segments up to and with the last reply: with full history nothing is hidden."""
-    last = max(
-        i for i, segment in enumerate(conversation.segments) if segment.kind == "reply" and segment.step < replies
-    )
-    return tuple(range(last + 1))
 
 
 class Lessons(torch.utils.data.IterableDataset[Batch]):

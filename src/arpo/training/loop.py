@@ -4,8 +4,6 @@ One loop for all: with a lag of 0 each update's episodes are played by the polic
 episodes of the next n updates are under way while the learner works, and the policy that plays may be n updates old.
 """
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -8,8 +8,6 @@ The learner runs the layers one by one (`arpo.engines.qwen`), so peft's layers t
 there is no wrapper around the whole.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor, nn
 

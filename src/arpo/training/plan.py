@@ -3,10 +3,9 @@
 Tasks are loaded and counted; no model and no environment is needed.
 """
 
-from __future__ import annotations
-
 from arpo.config import Config
 from arpo.engines.scripted import POLICIES
+from arpo.envs.base import refuse_size
 from arpo.errors import ConfigError
 from arpo.tasks.load import judged_tasks
 from arpo.types import Task
@@ -15,6 +14,7 @@ from arpo.types import Task
 def checked_tasks(config: Config) -> dict[str, list[Task]]:
     """What `judged_tasks` gives. ConfigError where the tasks or the settings do not do for training."""
     train = config.train
+    refuse_size(config.env.name, config.env.size)
     if train.model in POLICIES:
         raise ConfigError(f"train.model={train.model}: a script cannot be trained")
     if train.optimizer_tasks > train.rollout_tasks:

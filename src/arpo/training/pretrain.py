@@ -14,8 +14,6 @@ fits into any given time. What one run hands to the next is the weights with the
 small enough to carry from machine to machine; a continued run warms the optimiser up again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import math
@@ -49,6 +47,7 @@ from arpo.envs.pocket.expert import Expert
 from arpo.envs.pool import Pool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
+from arpo.tasks.load import load_tasks
 from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
 from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.types import Provenance, Task
@@ -96,12 +95,6 @@ class Heads(nn.Module):
         slots = self.words(features).unflatten(-1, (4, 2, -1))
         return slots @ torch.cat([embeddings, self.none[None]]).T
 
-    def kind_logits(self, features: Tensor) -> Tensor:
-        return self.kinds(features).unflatten(-1, (4, -1))
-
-    def place_logits(self, features: Tensor) -> Tensor:
-        return self.places(features).unflatten(-1, (4, 6, 10))
-
 
 def corpus(episodes: int) -> Iterator[str]:
     """Text as the agent meets it: instructions, screens, replies of the expert."""
@@ -140,8 +133,6 @@ def patch_places(size: tuple[int, int]) -> Tensor:
 class Pupil(nn.Module):
     """The model with the heads that only learning needs."""
 
-    model: Any
-    heads: Heads
     places: Tensor
 
     def __init__(self, model: Any, size: tuple[int, int]) -> None:
@@ -166,11 +157,11 @@ def losses(pupil: Pupil, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     features = encode(pupil.model.model.visual, batch["screens"])
     replies = batch["ids"].flatten()[batch["learn"].long()].long()
     words = torch.stack([to_slots(batch["words"][:, i]) for i in range(2)], dim=-1)
-    places = heads.place_logits(features)
+    places = heads.places(features).unflatten(-1, (4, 6, 10))
     return (
         F.cross_entropy(answer(pupil, batch, features).float(), replies),
         2 * _dense(heads.word_logits(features, embeddings), words),
-        _dense(heads.kind_logits(features), to_slots(batch["kinds"])),
+        _dense(heads.kinds(features).unflatten(-1, (4, -1)), to_slots(batch["kinds"])),
         F.cross_entropy(places.flatten(0, 3).float(), pupil.places.expand(len(places), -1, -1, -1).flatten()),
     )
 
@@ -222,15 +213,11 @@ def pretrain(settings: Pretraining) -> None:
             line |= _measure(pupil, tests, box)
             if now - played > settings.success_s or done == 1:
                 line["success"] = _success(pupil, tokenizer, settings)
-                _save(pupil, settings.out)
+                save_model(pupil.model, settings.out)
+                save_file(pupil.heads.state_dict(), settings.out / HEADS)
                 played = time.monotonic()
             _report(settings.out, line)
             reported = time.monotonic()
-
-
-def _save(pupil: Pupil, out: Path) -> None:
-    save_model(pupil.model, out)
-    save_file(pupil.heads.state_dict(), out / HEADS)
 
 
 def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
@@ -286,8 +273,8 @@ def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) 
     tests = {}
     for split in ("heldout", "heldout_families"):
         teacher = Teacher(tokenizer, settings.out / "prompt.txt", "tests", settings.size)
-        ids = [task for tasks in task_list(split).values() for task in tasks]
-        teacher.task = lambda t=teacher, ids=ids: get_task(t.rng.choice(ids))  # type: ignore[method-assign, misc]
+        tasks = load_tasks("pocket", split)
+        teacher.task = lambda t=teacher, tasks=tasks: t.rng.choice(tasks)  # type: ignore[method-assign, misc]
         for name, lesson, count in (("episodes", teacher.episode, 12), ("readings", teacher.reading, 32)):
             batch = collate([lesson() for _ in range(count)])
             tests[f"{split}_{name}"] = {key: part.to(device) for key, part in batch.items()}
@@ -331,9 +318,8 @@ def _success(pupil: Pupil, tokenizer: tokenizers.Tokenizer, settings: Pretrainin
     vocabulary = TokenizerVocabulary(tokenizer)
     engine = LocalEngine(Checkpoint("pupil", pupil.model, vocabulary), slots=settings.episodes)
     dialect = UITars(vocabulary, prompt_file=settings.out / "prompt.txt")
-    ids = [task for tasks in task_list("train").values() for task in tasks]
-    chosen = [get_task(ids[i * len(ids) // settings.episodes]) for i in range(settings.episodes)]
-
+    tasks = load_tasks("pocket", "train")
+    chosen = [tasks[i * len(tasks) // settings.episodes] for i in range(settings.episodes)]
     pool = Pool(partial(PocketEnv, settings.size), settings.episodes)
 
     async def play(task: Task) -> float:
@@ -356,6 +342,6 @@ def _success(pupil: Pupil, tokenizer: tokenizers.Tokenizer, settings: Pretrainin
         return trajectory.score
 
     async def play_all() -> list[float]:
-        return list(await asyncio.gather(*map(play, chosen)))
+        return await asyncio.gather(*map(play, chosen))
 
     return statistics.fmean(asyncio.run(play_all()))

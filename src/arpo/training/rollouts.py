@@ -4,8 +4,6 @@ Everything follows from (seed, update): the tasks, the screens, the draws. An ep
 is not played again, so a killed run goes on with what was finished.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections import deque
@@ -26,13 +24,7 @@ class Rollouts:
     """Plays the groups of updates with one engine, in the environments of one pool."""
 
     def __init__(
-        self,
-        tasks: Sequence[Task],
-        engine: Engine,
-        dialect: UITars,
-        config: Config,
-        run: Run,
-        pool: Pool,
+        self, tasks: Sequence[Task], engine: Engine, dialect: UITars, config: Config, run: Run, pool: Pool
     ) -> None:
         self.tasks, self.engine, self.dialect, self.config, self.run = tasks, engine, dialect, config, run
         self.pool = pool

@@ -4,8 +4,6 @@ With full history a trajectory is one Sample. Where old screenshots were dropped
 of steps whose contexts extend each other; every sampled token is in exactly one of them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from arpo.agent.dialects import flatten

@@ -1,33 +1,25 @@
 """A tiny Qwen2.5-VL, made offline: the same classes and the same code path as a 7B, only small.
 
-    make_tiny(Path("tiny"), corpus)    # config, random weights, tokenizer: a checkpoint that loads like any other
+    tokenizer = make_tokenizer(corpus)
+    new_model(make_config(tokenizer, vision={}, text={})).save_pretrained(folder)    # random weights
+    save_tokenizer(tokenizer, folder)                                                # now it loads like any other
 
 The tokenizer is a byte-level BPE of about a thousand tokens with Qwen's special tokens and its way to split text
 (digits one by one), learned from a corpus that the caller gives.
 """
-
-from __future__ import annotations
 
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import tokenizers
-import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
 
 SPECIALS = (
-    "<|endoftext|>",
-    "<|im_start|>",
-    "<|im_end|>",
-    "<|box_start|>",
-    "<|box_end|>",
-    "<|vision_start|>",
-    "<|vision_end|>",
-    "<|image_pad|>",
-    "<|video_pad|>",
-)
+    "<|endoftext|> <|im_start|> <|im_end|> <|box_start|> <|box_end|> "
+    "<|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|>"
+).split()
 SPLIT = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
@@ -96,22 +88,6 @@ def make_config(tokenizer: tokenizers.Tokenizer, vision: dict[str, int], text: d
         vision_end_token_id=ids["<|vision_end|>"],
         tie_word_embeddings=True,
     )
-
-
-def make_tiny(
-    folder: Path,
-    corpus: Iterable[str],
-    vision: dict[str, int] | None = None,
-    text: dict[str, int] | None = None,
-    vocabulary: int = 1024,
-    seed: int = 0,
-) -> None:
-    """Write a checkpoint with random weights."""
-    tokenizer = make_tokenizer(corpus, vocabulary)
-    torch.manual_seed(seed)
-    model = new_model(make_config(tokenizer, vision or {}, text or {}))
-    model.save_pretrained(folder)
-    save_tokenizer(tokenizer, folder)
 
 
 def new_model(config: Qwen2_5_VLConfig) -> Any:
