@@ -98,6 +98,7 @@ class Backend:
     expert: str | None  # "module:callable" that takes a task and gives its Expert; None: nobody wrote one
     settings: tuple[str, ...] = ("size",)  # of the section `env`, what its factory takes
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
+    refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
 
 
 BACKENDS = {
@@ -110,6 +111,7 @@ BACKENDS = {
             deterministic=True,
             catalog="arpo.envs.pocket.catalog",
             expert="arpo.envs.pocket.expert:Expert",
+            refuse_size="arpo.envs.pocket.env:refuse_size",
         ),
         Backend(
             name="desktop",
@@ -120,6 +122,7 @@ BACKENDS = {
             expert="arpo.envs.desktop.expert:Expert",
             settings=("size", "files", "osworld_python"),
             refuse="arpo.envs.desktop.needs:refuse",
+            refuse_size="arpo.envs.desktop.needs:refuse_size",
         ),
         Backend(
             name="osworld",
@@ -150,6 +153,12 @@ def make(name: str, **settings: Any) -> Env:
 def settings_of(config: EnvConfig) -> dict[str, Any]:
     """What of a configuration its environment is made with: `make(config.name, **settings_of(config))`."""
     return {name: getattr(config, name) for name in backend(config.name).settings}
+
+
+def refuse_size(name: str, size: tuple[int, int]) -> None:
+    """ConfigError for a screen that the named backend cannot have. Nothing is started."""
+    if place := backend(name).refuse_size:
+        _named(place)(size)
 
 
 def refuse_unfit(name: str, tasks: Iterable[Task], settings: dict[str, Any]) -> None:

@@ -9,8 +9,6 @@ desktop is no fault. An exception that the contract does not name is a broken pr
 is the one place that catches whatever comes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress

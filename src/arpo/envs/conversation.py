@@ -6,8 +6,6 @@ talk.hear(within_s=30)
 talk.close()
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

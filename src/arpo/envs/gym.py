@@ -22,8 +22,6 @@ task's step limit truncates it. An action that the desktop refuses costs a step,
 in info["error"].
 """
 
-from __future__ import annotations
-
 import string
 from typing import Any
 

@@ -7,8 +7,6 @@ rows compress as well as Pillow's adaptive filters and take a third of the time.
 A palette would need its colours counted first, which costs more than it saves.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import struct

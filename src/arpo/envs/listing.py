@@ -1,8 +1,5 @@
 """What `arpo envs list` and `arpo envs check` print."""
 
-from __future__ import annotations
-
-import json
 from functools import partial
 from typing import Any
 
@@ -14,10 +11,6 @@ from arpo.envs.base import BACKENDS, backend, catalog, make
 from arpo.envs.check import check
 from arpo.tasks.load import family, load_tasks
 from arpo.types import Task
-
-
-def print_json(data: dict[str, Any]) -> None:
-    print(json.dumps(data, indent=2))
 
 
 def describe() -> dict[str, Any]:

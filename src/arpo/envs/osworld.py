@@ -12,16 +12,16 @@ templates below, and the model's text only ever stands in it as a base64 literal
 Containers do not outlive this process, however it ends: beside each waits a shell for the end of a pipe, to remove it.
 """
 
-from __future__ import annotations
-
 import base64
+import contextlib
+import http.client
 import json
+import os
 import shutil
 import socket
 import subprocess
 import tempfile
 import time
-import urllib.error
 import urllib.request
 import uuid
 from dataclasses import dataclass
@@ -31,24 +31,34 @@ from typing import Any
 from arpo.agent.actions import ENDING, Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.conversation import Conversation
+from arpo.envs.desktop.memory import reserved
 from arpo.envs.images import decode, pixel_hash
-from arpo.errors import ActionError, ConfigError, EnvError
+from arpo.errors import ActionError, ConfigError, EnvError, NoRoom
 from arpo.types import Observation, Task
 
 READY_S = 300.0  # the limit for a boot, as OSWorld's own provider has it
-CALL_S, SETUP_S = 120.0, 600.0
+CALL_S, SETUP_S, DOCKER_S = 120.0, 600.0, 60.0
 SETTLE_S, LOOK_S = 2.0, 0.15  # at most so long after an action; two equal screens so far apart are settled
 WAIT_S = 2.0
 NOTCHES = 5  # of the wheel, for one gesture
 IMAGE = "happysixd/osworld-docker"  # OSWorld's own
-# It may still be on its way when its owner dies: for a while, it is tried again. What is removed is named.
+# A line says that it has been made, the end of the pipe that it is to go. One that was not yet made when its owner died
+# may still come: for a minute it is tried again. What is removed is named.
 REMOVE = """
-read _
-for _ in 1 2 3 4 5 6 7 8 9 10; do
+if read _; then tries=10; read _; else tries=120; fi
+for _ in $(seq $tries); do
   [ -z "$(docker rm --force "$0" 2>/dev/null)" ] || exit 0
   sleep 0.5
 done
 """
+# What pyautogui writes for "<" is ">", here and in press: https://github.com/asweigart/pyautogui/issues/198
+WRITE = """
+for i, part in enumerate(t.split('<')):
+    if i: pyautogui.hotkey('shift', ',')
+    pyautogui.write(part, interval=0.01)
+"""
+PASTE = "__import__('pyperclip').copy(t); pyautogui.hotkey('ctrl', 'v')"  # what pyautogui cannot write at all
+KEYS = {"super": ("win",), "print": ("printscreen",), "<": ("shift", ",")}  # that pyautogui calls otherwise
 PORTS = {"server": 5000, "chromium": 9222, "vnc": 8006, "vlc": 8080}  # inside a container
 
 
@@ -58,13 +68,14 @@ class Docker:
 
     image: str = IMAGE
     disk: Path | None = None  # the virtual machine's disk, a .qcow2 that all share and none writes to
+    memory_gb: float = 4  # of each, as OSWorld's own provider
     kvm: bool = True
     host_network: bool = False  # where the engine has no bridge: the machine's server is told its port
 
     def arguments(self, ports: dict[str, int]) -> list[str]:
         """Of `docker run`."""
         found = ["--rm", "--label", "arpo", "--cap-add", "NET_ADMIN"]
-        found += ["-e", "RAM_SIZE=4G", "-e", "CPU_CORES=4", "-e", "DISK_SIZE=32G"]  # as OSWorld's own provider
+        found += ["-e", f"RAM_SIZE={self.memory_gb:g}G", "-e", "CPU_CORES=4", "-e", "DISK_SIZE=32G"]
         if self.kvm:
             found += ["--device", "/dev/kvm"]
         if self.disk is not None:
@@ -86,15 +97,19 @@ class Docker:
             lacking.append((f"the image {self.image}", f"docker pull {self.image}"))
         if self.kvm and not Path("/dev/kvm").exists():
             lacking.append(("/dev/kvm", "it takes a host with hardware virtualisation; without, boots are slow"))
+        if self.disk is None and self.image == IMAGE:
+            lacking.append(("a disk", "OSWorld's README says where its disk image is; set env.osworld_disk to it"))
         if self.disk is not None and not self.disk.is_file():
             lacking.append((str(self.disk), "OSWorld's README says where its disk image is; unpack it there"))
         return lacking
 
 
 class Container:
-    """One machine. It boots while nobody waits; `wait` says when it is ready."""
+    """One machine. It boots while nobody waits; `wait` says when it is ready. NoRoom where its memory is not there."""
 
     def __init__(self, docker: Docker) -> None:
+        self._held = contextlib.ExitStack()
+        self._held.enter_context(reserved(docker.memory_gb * 1024, "machine"))
         self.ports = dict(zip(PORTS, _free_ports(len(PORTS)), strict=True))
         self.id = f"arpo-{uuid.uuid4().hex}"
         # Before the container: there is no moment in which nobody would remove it.
@@ -103,10 +118,13 @@ class Container:
             stdin=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is not for it
         )
+        assert self._watch.stdin is not None
         try:
             _docker("run", "--detach", "--name", self.id, *docker.arguments(self.ports))
+            self._watch.stdin.write(b"\n")
+            self._watch.stdin.flush()
         except BaseException:
-            self.close()
+            self.close(wait=False)
             raise
 
     def wait(self, limit_s: float = READY_S) -> None:
@@ -137,8 +155,10 @@ class Container:
         """Remove it; or only see to it that it will be. May be called twice."""
         assert self._watch.stdin is not None
         self._watch.stdin.close()
+        self._held.close()
         if wait:
-            self._watch.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the engine hangs: the shell tries on without us
+                self._watch.wait(DOCKER_S)
 
     def _call(self, method: str, path: str, body: dict[str, Any] | None = None) -> bytes:
         data = None if body is None else json.dumps(body).encode()
@@ -148,7 +168,7 @@ class Container:
             with urllib.request.urlopen(request, timeout=CALL_S) as answer:
                 found: bytes = answer.read()
                 return found
-        except (OSError, urllib.error.HTTPError) as error:
+        except (OSError, http.client.HTTPException) as error:
             raise EnvError(f"/{path}: {error}") from error
 
 
@@ -164,9 +184,13 @@ class Client:
         if self._talk is None:
             worker = Path(__file__).with_name("osworld_client.py")
             try:
-                self._talk = Conversation([self._python, str(worker)], "OSWorld's client")
+                # -P: in the worker's folder there is a gym, which would be the client's
+                command = [os.path.expanduser(self._python), "-P", str(worker)]
+                self._talk = Conversation(command, "OSWorld's client")
             except OSError as error:
                 raise ConfigError(f"env.osworld_python={self._python}: {error.strerror}") from None
+        self._cache.cleanup()  # there are files of the last agent in it
+        self._cache = tempfile.TemporaryDirectory(prefix="arpo-osworld-")
         address = ":".join(["127.0.0.1", *(str(ports[name]) for name in PORTS)])
         data = {"id": task.id, "instruction": task.instruction, "evaluator": task.evaluator, **task.setup}
         self._ask({"do": "setup", "address": address, "size": size, "cache": self._cache.name, "task": data})
@@ -228,10 +252,11 @@ class OsworldEnv:
             machine.close()
         self._leaving = [self._machine] if self._machine is not None else []
         for machine in self._leaving:
-            machine.close(wait=False)
+            machine.close(wait=self._spare is None)  # where there was no room for two it makes room for the next
         self._machine, self._spare = self._spare or Container(self._docker), None
         self._machine.wait()
-        self._spare = Container(self._docker)
+        with contextlib.suppress(NoRoom):
+            self._spare = Container(self._docker)
         self._client.setup(self._machine.ports, self.size, task)
         self._task, self._last, self.ended = task, None, False
         return self._settled()
@@ -248,10 +273,13 @@ class OsworldEnv:
 
     def score(self) -> float:
         assert self._machine is not None and self._task is not None, "reset first"
+        self._machine.screenshot()  # a dead machine is no score: to OSWorld's client it is one without files
         failed = isinstance(self._last, Fail)
         if failed or not self._task.feasible:
             return float(failed and not self._task.feasible)
-        return self._client.evaluate()
+        score = self._client.evaluate()
+        self._machine.screenshot()
+        return score
 
     def close(self) -> None:
         self.ended = True
@@ -290,26 +318,23 @@ def source(action: Action) -> str:
             return f"pyautogui.hscroll({notches:d}, x={x:d}, y={y:d})"
         case Type(text):
             literal = base64.b64encode(text.encode("utf-8", "ignore")).decode()
-            written = "pyautogui.write(t, interval=0.01)"
-            pasted = "__import__('pyperclip').copy(t); pyautogui.hotkey('ctrl', 'v')"  # it cannot write anything else
-            how = written if text.isascii() else pasted
-            return f"t = __import__('base64').b64decode('{literal}').decode(); {how}"
+            how = WRITE if text.isascii() else PASTE
+            return f"t = __import__('base64').b64decode('{literal}').decode()\n{how}"
         case Hotkey(keys, phase):
-            names = ", ".join(repr(_key(key)) for key in keys)
+            names = [repr(name) for key in keys for name in _key(key)]
             if phase == "press":
-                return f"pyautogui.hotkey({names})"
-            return "; ".join(f"pyautogui.key{phase.capitalize()}({_key(key)!r})" for key in keys)
+                return f"pyautogui.hotkey({', '.join(names)})"
+            return "; ".join(f"pyautogui.key{phase.capitalize()}({name})" for name in names)
         case Wait():
             return f"time.sleep({WAIT_S:g})"
         case Finish() | Fail() | CallUser():
             raise ValueError("an ending action is not done by the machine")
 
 
-def _key(name: str) -> str:
-    """A key's name for pyautogui. Only letters, digits and single printable characters get through."""
-    known = {"super": "win", "print": "printscreen"}
+def _key(name: str) -> tuple[str, ...]:
+    """A key for pyautogui. Only letters, digits and single printable characters get through."""
     if name.isascii() and (name.isalnum() or (len(name) == 1 and name.isprintable())):
-        return known.get(name, name)
+        return KEYS.get(name, (name,))
     raise ActionError(f"unknown key {name!r}")
 
 
@@ -323,7 +348,10 @@ def _observation(image: bytes) -> Observation:
 
 
 def _docker(*arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-    ran = subprocess.run(["docker", *arguments], capture_output=True, text=True)
+    try:
+        ran = subprocess.run(["docker", *arguments], capture_output=True, text=True, timeout=DOCKER_S)
+    except subprocess.TimeoutExpired:
+        raise EnvError(f"docker {arguments[0]} did not answer within {DOCKER_S:g} s: is its engine well?") from None
     if check and ran.returncode:
         raise EnvError(f"docker {arguments[0]}: {(ran.stderr.strip().splitlines() or ['failed'])[-1]}")
     return ran

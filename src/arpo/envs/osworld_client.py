@@ -5,12 +5,14 @@
     out {"is": null}   {"is": 1.0}   {"error": "…"}
 
 Standard library and client only. The client is as it comes; only its provider factory is replaced, since the machine is
-not its to start or to stop.
+not its to start or to stop, and some metrics are refused (desktop/osworld_worker.py says which and why).
 """
 
 import json
 import os
 import sys
+from importlib import util
+from pathlib import Path
 from typing import Any
 
 from desktop_env import desktop_env  # type: ignore[import-not-found]
@@ -29,7 +31,19 @@ class Provider:
         return self.address
 
 
+def worker() -> Any:
+    """That file, as a module. Not by its folder in `sys.path`: there are files of ours with names of packages."""
+    spec = util.spec_from_file_location("osworld_worker", Path(__file__).parent / "desktop" / "osworld_worker.py")
+    assert spec is not None and spec.loader is not None
+    module = util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
 def setup(address: str, size: list[int], cache: str, task: dict[str, Any]) -> Any:
+    wanted, offered = task["evaluator"]["func"], worker().usable(desktop_env.metrics)
+    if refused := [name for name in ([wanted] if isinstance(wanted, str) else wanted) if name not in offered]:
+        raise RuntimeError(f"the metric {', '.join(refused)} is not used here: docs/osworld-tasks.md says why")
     desktop_env.create_vm_manager_and_provider = lambda *_, **__: (None, Provider(address))
     env = desktop_env.DesktopEnv(
         "docker", path_to_vm="arpo", screen_size=tuple(size), cache_dir=cache, require_a11y_tree=False

@@ -4,8 +4,6 @@
 a right click, an arrow a drag or a turn of the wheel; what is typed stands in the caption.
 """
 
-from __future__ import annotations
-
 import bisect
 import math
 from dataclasses import dataclass

@@ -5,8 +5,6 @@
 That is what `arpo envs play` calls.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import sys

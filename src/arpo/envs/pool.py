@@ -21,8 +21,6 @@ run is started again, so that they do not hold up the rest:
 A place for which there is no memory now (NoRoom) is left empty for a while, and those that run are shared by all.
 """
 
-from __future__ import annotations
-
 import abc
 import asyncio
 import contextlib
@@ -77,6 +75,7 @@ P = TypeVar("P", bound=Played)
 class Lease(abc.ABC):
     """One environment as its user sees it: the calls of an Env, to be awaited. EnvError: it is lost."""
 
+    size: tuple[int, int]  # of its screen, known when it has started
     failed_starts = 0  # in a row
 
     def __init__(self, make_env: Callable[[], Env], settings: EnvConfig) -> None:
@@ -93,10 +92,6 @@ class Lease(abc.ABC):
     async def score(self) -> float:
         score: float = await self._call(self._settings.score_s, "score")
         return score
-
-    @property
-    @abc.abstractmethod
-    def size(self) -> tuple[int, int]: ...
 
     @property
     @abc.abstractmethod
@@ -135,15 +130,12 @@ class _Here(Lease):
         return self._env
 
     @property
-    def size(self) -> tuple[int, int]:
-        return self.env.size
-
-    @property
     def alive(self) -> bool:
         return self._env is not None
 
     async def start(self) -> None:
         self._env = _guarded(self._make_env)
+        self.size = self.env.size
 
     async def close(self) -> None:
         env, self._env = self._env, None
@@ -162,15 +154,10 @@ class _Worker(Lease):
     _busy = False
     _reader: asyncio.StreamReader
     _writer: asyncio.StreamWriter
-    _size: tuple[int, int]
 
     @property
     def env(self) -> NoReturn:
         raise ConfigError("env.workers: a script looks behind the screen, for which it needs env.workers=0")
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self._size
 
     @property
     def alive(self) -> bool:
@@ -193,7 +180,7 @@ class _Worker(Lease):
                 self._writer.close()
                 raise EnvError(f"no worker process can be started: {error.strerror}") from error
         try:
-            self._size = await self._ask(self._settings.reset_s, "start", self._make_env)
+            self.size = await self._ask(self._settings.reset_s, "start", self._make_env)
         except ArpoError:
             await self.close()
             raise

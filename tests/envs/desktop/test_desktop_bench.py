@@ -10,6 +10,7 @@ import pytest
 from arpo import cli
 from arpo.bench import desktop
 from arpo.bench.envs import bench_envs, print_table
+from arpo.envs.desktop.memory import free_mb
 
 POCKET = """env size n_envs cores steps seed steps_per_s floor_steps_per_s reset_ms_p50 reset_ms_p95 resets_per_min
 encode_ms mb_per_env""".split()
@@ -42,6 +43,19 @@ def test_its_numbers_have_their_names(
     assert numbers["osworld_pacing_steps_per_s"] < 4 / desktop.SLEEP_STEP_S
     print_table(numbers)
     assert "with OSWorld's sleeps" in capsys.readouterr().out
+
+
+@pytest.mark.desktop("mousepad")
+def test_the_memory_of_a_desktop_is_told_from_that_of_its_spare() -> None:
+    seat = desktop.Seat("mousepad", (1280, 720), 0)
+    try:
+        own, spare = desktop._memory([seat], free_mb())
+        if seat.env.sandbox.group is None:
+            pytest.skip("this user may make no control groups")
+    finally:
+        seat.close()
+    assert 20 < own < 100
+    assert 0.7 < spare / own < 1.3, "both have the program open"
 
 
 def test_a_count_out_of_range_is_refused_before_anything_is_started() -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import pytest
 
@@ -66,9 +68,8 @@ def test_the_record_says_how_long_the_screen_took(env: DesktopEnv) -> None:
     assert decode(typed.image).shape == (720, 1280, 3)
 
 
-def test_a_screen_that_never_rests_is_looked_at_in_the_end(env: DesktopEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_screen_that_never_rests_is_looked_at_in_the_end(env: DesktopEnv) -> None:
     env.reset(make_task("xterm"), 0)
-    monkeypatch.setattr(module, "QUIET_S", 1.0)  # on a busy machine it may draw nothing for a moment
     assert env.step(Type("while true; do date +%N; done\n")).settle_s >= module.SETTLE_S
 
 
@@ -89,6 +90,47 @@ def test_a_spare_that_was_set_up_for_another_task_is_not_used(env: DesktopEnv) -
     env.wait_for_spare()
     env.reset(make_task("xterm", name="other"), 0)
     assert [window["class"][0] for window in env.sandbox.ask("windows")] == ["xterm"]
+
+
+def with_spares_that(do: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spares are set up by threads of their own; there something else happens."""
+    real = module.prepare
+
+    def prepare(*given: Any) -> None:
+        if threading.current_thread() is threading.main_thread():
+            real(*given)
+        else:
+            do()
+
+    monkeypatch.setattr(module, "prepare", prepare)
+
+
+def test_a_spare_that_is_being_set_up_for_another_task_is_not_waited_for(
+    env: DesktopEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    over, waited = threading.Event(), list[bool]()
+    with_spares_that(lambda: waited.append(over.wait(20)), monkeypatch)
+    for task in (make_task(), make_task(), make_task("xterm", name="other")):
+        env.reset(task, 0)
+    assert waited == []
+    over.set()
+
+
+def test_nothing_is_left_of_a_spare_that_failed_in_an_unknown_way(
+    env: DesktopEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail() -> None:
+        raise ValueError("settle: refused")
+
+    with_spares_that(fail, monkeypatch)
+    for _ in range(2):
+        env.reset(make_task(), 0)
+    assert env._spare is not None
+    spare = env._spare.sandbox
+    with pytest.raises(ValueError, match="refused"):
+        env.reset(make_task(), 0)
+    assert not spare.alive and env.sandboxes == [env.sandbox]
+    assert env.reset(make_task(), 0)
 
 
 def test_without_memory_for_a_spare_a_reset_makes_its_own(env: DesktopEnv, monkeypatch: pytest.MonkeyPatch) -> None:

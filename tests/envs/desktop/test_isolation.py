@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from traces import SIZE, Traces, wait_until
 
+from arpo.envs.desktop import shims
 from arpo.envs.desktop.sandbox import SURROUNDINGS, Sandbox
 from arpo.errors import EnvError
 
@@ -96,11 +97,19 @@ def test_programs_are_given_no_open_files(desk: Sandbox) -> None:
 
 @pytest.mark.parametrize(
     "path",
-    "/x /usr/x /usr/bin/ls /etc/x /etc/passwd /bin/x /dev/x /var/x /home/x /proc/sys/kernel/hostname /sys/x".split(),
+    "/x /usr/x /usr/bin/ls /etc/x /etc/passwd /bin/x /dev/x /var/x /home/x /proc/sys/kernel/hostname /sys/x".split()
+    + [f"{folder}/x" for folder in (shims.FOLDER, shims.PYTHON, shims.AS)],
 )
 def test_it_cannot_write(path: str, desk: Sandbox) -> None:
     ran = desk.run(f"echo >{path}")
     assert ran.status != 0 and ("Read-only" in ran.err or "Permission denied" in ran.err or "nonexist" in ran.err)
+
+
+def test_what_an_agent_leaves_in_its_home_is_not_run_by_a_checkers_python(desk: Sandbox) -> None:
+    code = "import site, os; os.makedirs(site.getusersitepackages()); "
+    code += "open(site.getusersitepackages() + '/usercustomize.py', 'w').write('print(1)')"
+    assert desk.run(f'python3 -c "{code}"').status == 0
+    assert desk.run("python3 -c pass").out == ""
 
 
 # ---- no privileges

@@ -8,9 +8,11 @@ import os
 import random
 import re
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -176,6 +178,19 @@ def test_a_combination_presses_shift_only_where_a_key_needs_it(sandbox: Sandbox,
     assert names(events()) == ["Control_L", "Shift_L", "plus", "plus", "Shift_L", "Control_L"]
     press(sandbox, "shift", "A")
     assert names(events()) == ["Shift_L", "A", "A", "Shift_L"]
+    press(sandbox, "ctrl", "shift", "?")
+    assert names(events()) == ["Control_L", "Shift_L", "question", "question", "Shift_L", "Control_L"]
+    press(sandbox, "?", "shift")
+    assert names(events()) == ["Shift_L", "question", "question", "Shift_L"]
+    press(sandbox, "shift", phase="down")
+    press(sandbox, "?")
+    sandbox.ask("type", keysyms=typed("?a"))
+    assert names(events()) == ["Shift_L", *["question"] * 4, "A", "A"], "a held Shift stays held"
+    press(sandbox, "shift", phase="up")
+    assert names(events()) == ["Shift_L"]
+    for phase in ("down", "up"):
+        press(sandbox, "?", phase=phase)
+    assert names(events()) == ["Shift_L", "question", "question", "Shift_L"]
     press(sandbox, "f13")
     assert names(events())[:1] == ["F13"]
     press(sandbox, "alt", phase="down")
@@ -193,6 +208,22 @@ def test_a_screenshot_is_what_was_drawn(sandbox: Sandbox) -> None:
     assert pixels.shape == (SIZE[1], SIZE[0], 3)
     assert tuple(pixels[10, 10]) == (0x10, 0x80, 0xF0)
     assert (pixels[400:420, 600:620] != pixels[10, 10]).any(), "the pointer is not on it"
+
+
+@pytest.mark.slow
+@pytest.mark.desktop("xterm")
+def test_programs_that_get_no_processor_are_not_at_rest(start: Start) -> None:
+    sandboxes = [start() for _ in range(8)]  # more than there are cores: each draws now and then, and never ends
+    for sandbox in sandboxes:
+        sandbox.launch(["xterm", "-e", "while true; do date +%N; done"])
+        wait_until(lambda sandbox=sandbox: sandbox.ask("windows"))
+    with ThreadPoolExecutor(len(sandboxes)) as threads:
+        looks = [
+            threads.submit(sandbox.ask, "settle", limit_s=2.0, quiet_s=0.06, busy=0.1)
+            for _ in range(3)
+            for sandbox in sandboxes
+        ]
+    assert not any(look.result()["settled"] for look in looks)
 
 
 # ---- commands and files
@@ -584,6 +615,19 @@ def test_of_many_processes_at_once_as_many_begin_as_fit(room: SimpleNamespace) -
             one.stdin.close()
     room.mb = 3.5 * memory.DESKTOP_MB
     assert memory.fitting() == 3, "places go with their processes"
+
+
+def test_whoever_keeps_the_others_from_counting_is_not_waited_for_without_end(
+    room: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(memory, "ALONE_S", 0.1)
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(f"\0{memory.PLACES}-lock")
+        with pytest.raises(EnvError, match=f"@{memory.PLACES}-lock"), memory.reserved():
+            pass
+    monkeypatch.setattr(memory, "PLACES", "x" * 200)
+    with pytest.raises(OSError, match="too long"), memory.reserved():
+        pass
 
 
 def test_the_free_memory_is_the_machines_or_the_groups() -> None:

@@ -18,8 +18,9 @@ from typing import Any
 import pytest
 from PIL import Image
 
+from arpo.envs.desktop import sandbox
 from arpo.envs.desktop.calls import CALLS
-from arpo.envs.desktop.serve import Server
+from arpo.envs.desktop.serve import LITTLE, Handler, Server
 from arpo.errors import ConfigError
 
 pytestmark = [pytest.mark.desktop("xterm"), pytest.mark.slow]
@@ -84,12 +85,12 @@ class Client:
 @contextlib.contextmanager
 def serving(token: str | None = None) -> Iterator[Server]:
     with Server(SIZE, 0, token) as server:
-        thread = threading.Thread(target=server.serve)
+        thread = threading.Thread(target=server.serve_forever)
         thread.start()
         try:
             yield server
         finally:
-            server.stop()
+            server.shutdown()
             thread.join()
 
 
@@ -331,7 +332,39 @@ def test_bad_requests_get_one_line(client: Client) -> None:
     assert client.refused("/setup/upload")[0] == 400
     length = {"Content-Length": str(1 << 40)}
     assert Client(client.address, **length).ask("POST", "/setup/upload")[0] == 413
-    assert Client(client.address, Origin="http://example.org").ask("GET", "/screenshot")[0] == 403
+    assert client.ask("POST", "/execute", b"[" * 100_000, "text/plain")[0] == 400
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("/run_bash_script", {"script": "true", "working_dir": 5}),
+        ("/execute_with_verification", {"command": ["true"], "verification": "x"}),
+        ("/setup/launch", {"command": "pkill '", "shell": True}),
+    ]
+    for path, body in wrong:
+        assert client.refused(path, **body)[0] == 400
+
+
+def test_a_page_in_a_browser_is_refused_also_under_a_name_of_its_own(client: Client) -> None:
+    port = client.address.split(":")[1]
+    pages = ({"Origin": "http://example.org"}, {"Sec-Fetch-Site": "cross-site"}, {"Host": f"example.org:{port}"})
+    for headers in pages:
+        assert Client(client.address, **headers).ask("GET", "/screenshot")[0] == 403
+    for host in (f"localhost:{port}", "127.0.0.1", "[::1]:6000", "192.0.2.7:80"):
+        assert Client(client.address, Host=host).get("/platform") == b"Linux"
+
+
+def test_a_desktop_that_cannot_be_made_is_one_line(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(sandbox, "missing", lambda: "apt-get install xvfb")
+        assert client.refused("/reset") == (500, "programs are missing for desktops; apt-get install xvfb")
+    client.post("/reset")
+
+
+def test_a_client_that_falls_silent_is_left(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert Handler.timeout is not None
+    monkeypatch.setattr(Handler, "timeout", 0.2)
+    host, port, *_ = client.address.split(":")
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+        connection.sendall(b"POST /execute HTTP/1.1\r\nContent-Length: 9\r\n\r\n{")
+        assert connection.recv(1) == b""
 
 
 def test_with_a_token_no_request_goes_without_it() -> None:
@@ -342,7 +375,17 @@ def test_with_a_token_no_request_goes_without_it() -> None:
             for method, path in (("GET", "/screenshot"), ("POST", "/execute"), ("POST", "/reset"), ("GET", "/none")):
                 assert Client(server.address, **headers).ask(method, path)[0] == 401
         for headers in ({"Authorization": "Bearer s3cret"}, {"Authorization": f"Basic {basic}"}):
-            assert Client(server.address, **headers).get("/platform") == b"Linux"
+            assert Client(server.address, **headers, Host="example.org").get("/platform") == b"Linux"
+
+
+def test_what_comes_without_the_token_is_not_waited_for() -> None:
+    with serving("s3cret") as server:
+        host, port, *_ = server.address.split(":")
+        with socket.create_connection((host, int(port)), timeout=WAIT_S) as connection:
+            head = f"POST /setup/upload HTTP/1.1\r\nContent-Length: {200 << 20}\r\n\r\n"
+            connection.sendall(head.encode() + bytes(LITTLE))
+            reply = connection.makefile("rb").read()  # to the end: the connection is closed
+            assert reply.startswith(b"HTTP/1.1 401 ") and b"Connection: close" in reply
 
 
 def test_it_listens_on_loopback_alone(server: Server) -> None:
@@ -359,6 +402,7 @@ def test_it_listens_on_loopback_alone(server: Server) -> None:
         (["pocket"], "only desktop"),
         (["desktop", "--port", "99999"], "port=99999"),
         (["desktop", "--size", "huge"], "size=huge"),
+        (["desktop", "--size", "10x10"], "size=10x10"),
         (["desktop", "--token", " "], "token"),
     ],
 )

@@ -80,6 +80,9 @@ def test_what_shows_no_window_is_launched_too_and_what_is_ended_has_ended(start:
     prepare(sandbox, task_of(step("launch", command=["xterm"]), step("launch", command=["pkill", "xterm"])))
     assert sandbox.run(["pgrep", "xterm"]).status == 1
     prepare(sandbox, task_of(step("launch", command=["pkill", "xterm"])))  # there is none to end: no failure
+    prepare(sandbox, task_of(step("launch", command="pkill 'xterm'", shell=True)))
+    prepare(sandbox, task_of(step("launch", command="pkill xterm; xterm -T new", shell=True)))  # more than an end
+    assert titles(sandbox) == ["new"]
 
 
 FAILING: list[tuple[dict[str, Any], str]] = [
@@ -183,7 +186,7 @@ def test_tabs_are_opened_and_closed(start: Start) -> None:
         step("chrome_close_tabs", urls_to_close=[pages[1]]),
     ]
     prepare(sandbox, task_of(*steps))
-    shown = setup._pages(setup.Place(sandbox, Files()))
+    shown = setup.open_pages(sandbox)
     assert sorted(page["url"] for page in shown) == sorted([pages[0], pages[2]])
 
 
@@ -192,6 +195,14 @@ def test_a_task_is_refused_by_the_names_of_what_is_missing(tmp_path: Path) -> No
     with pytest.raises(TaskError, match=r"^t-1: this environment lacks its setup steps googledrive, login, replay$"):
         refuse(unknown, {})
     file = step("download", files=[{"url": f"{HUB}/os/a.txt", "path": "/home/user/a.txt"}])
+    with pytest.raises(TaskError, match=r"^t-1: the setup step execute: got an unexpected keyword argument 'words'$"):
+        refuse(task_of(step("execute", command="ls", words=[])), {})
+    with pytest.raises(TaskError, match=r"^t-1: the setup step sleep: missing a required argument: 'seconds'$"):
+        refuse(task_of(postconfig=[step("sleep")]), {})
+    with pytest.raises(TaskError, match=r"^t-1: the setup step download: \{'ulr': 'a'\} must have url and path$"):
+        refuse(task_of(step("download", files=[{"ulr": "a"}])), {})
+    with pytest.raises(TaskError, match=r"^t-1: config\.0\.parameters: Field required$"):
+        refuse(task_of({"type": "sleep"}), {})
     with pytest.raises(TaskError, match=r"needs the file https.*, but env\.files is not set"):
         refuse(task_of(file), {})
     with pytest.raises(TaskError, match=r"but env\.files=.* has no os/a\.txt"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import signal
@@ -10,21 +11,26 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from standin import IMAGE, NOTES
 
+from arpo import doctor
 from arpo.agent.actions import Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
+from arpo.config import EnvConfig
 from arpo.envs import osworld
-from arpo.envs.osworld import Container, Docker, OsworldEnv, source
-from arpo.errors import ActionError, ConfigError, EnvError
+from arpo.envs.base import BACKENDS
+from arpo.envs.desktop import memory
+from arpo.envs.osworld import PORTS, Client, Container, Docker, OsworldEnv, source
+from arpo.errors import ActionError, ConfigError, EnvError, NoRoom
 from arpo.types import Task
 
 pytestmark = pytest.mark.heavy
 SIZE = (320, 200)
-STANDIN = Docker(image=IMAGE, kvm=False, host_network=True)
+STANDIN = Docker(image=IMAGE, memory_gb=0.05, kvm=False, host_network=True)
 CLIENT = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arpo" / "osworld-client" / "bin" / "python"
 CLICKED = {  # as OSWorld's own client understands it
     "func": "check_include_exclude",
@@ -72,7 +78,10 @@ def test_an_episode_on_a_fresh_machine_and_nothing_is_left(env: OsworldEnv) -> N
     assert env.score() == 1.0
     env.step(Finish())
     assert env.ended
+    files = Path(env._client._cache.name)
+    assert (files / "t").is_dir()
     assert env.reset(TASK, 0).hash == first.hash, "what was done before is gone"
+    assert not files.exists()
     assert env.score() == 0.0
     env.close()
     assert gone()
@@ -83,6 +92,8 @@ def test_the_machine_does_what_is_said_and_text_arrives_as_it_is(env: OsworldEnv
     text = 'it\'s "quoted"; import os\n'
     for action in (
         Type(text),
+        Type("a<b"),
+        Hotkey(("ctrl", "<")),
         Hotkey(("ctrl", "'")),
         Drag(1, 2, 3, 4),
         Scroll(5, 6, "down"),
@@ -92,6 +103,10 @@ def test_the_machine_does_what_is_said_and_text_arrives_as_it_is(env: OsworldEnv
     assert env._machine is not None
     assert notes(env._machine.ports)[1:] == [
         ["write", [text], {"interval": 0.01}],
+        ["write", ["a"], {"interval": 0.01}],
+        ["hotkey", ["shift", ","], {}],
+        ["write", ["b"], {"interval": 0.01}],
+        ["hotkey", ["ctrl", "shift", ","], {}],
         ["hotkey", ["ctrl", "'"], {}],
         ["moveTo", [1, 2], {}],
         ["dragTo", [3, 4], {"duration": 0.5, "button": "left"}],
@@ -129,9 +144,60 @@ def test_a_machine_that_dies_is_machinery(env: OsworldEnv) -> None:
         env.step(Click(1, 1))
 
 
+@pytest.mark.parametrize("task", [TASK, IMPOSSIBLE], ids=lambda task: task.id)
+def test_a_dead_machine_is_no_score(env: OsworldEnv, task: Task) -> None:
+    env.reset(task, 0)
+    env.step(Finish() if task.feasible else Fail())
+    assert env._machine is not None
+    subprocess.run(["docker", "kill", env._machine.id], check=True, capture_output=True)
+    with pytest.raises(EnvError, match="screenshot"):
+        env.score()
+
+
+def test_nor_is_one_that_dies_while_it_is_scored(env: OsworldEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    def evaluate() -> float:
+        assert env._machine is not None
+        subprocess.run(["docker", "kill", env._machine.id], check=True, capture_output=True)
+        return 0.0  # what OSWorld's client says of a file that it cannot fetch
+
+    env.reset(TASK, 0)
+    monkeypatch.setattr(env._client, "evaluate", evaluate)
+    with pytest.raises(EnvError, match="screenshot"):
+        env.score()
+
+
+@pytest.mark.parametrize("metric", ["compare_audios", "compare_image_text", "check_python_file_by_test_suite"])
+def test_metrics_that_cannot_be_trusted_are_refused(env: OsworldEnv, metric: str) -> None:
+    """The first two are constants without their packages, the third would run the agent's Python on this machine."""
+    with pytest.raises(EnvError, match=f"the metric {metric} is not used here"):
+        env.reset(replace(TASK, evaluator={"func": ["exact_match", metric]}), 0)
+
+
+def test_what_the_machine_says_is_not_run_here(env: OsworldEnv, tmp_path: Path) -> None:
+    bad = f"open('{tmp_path}/made', 'w') and ['a']"
+    result = {"type": "vm_command_line", "command": ["printf", "%s", bad]}
+    evaluator = {"func": "check_gnome_favorite_apps", "result": result}
+    env.reset(replace(TASK, evaluator={**evaluator, "expected": {"type": "rule", "rules": {"expected": ["a"]}}}), 0)
+    with pytest.raises(EnvError, match="malformed"):
+        env.score()
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_spare_is_kept_only_where_there_is_room(env: OsworldEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+    each_mb = 1024 * STANDIN.memory_gb
+    monkeypatch.setattr(memory, "PLACES", f"arpo-test-{os.getpid()}")  # a machine of its own
+    for free_mb in (0.5 * each_mb, 1.5 * each_mb):
+        monkeypatch.setattr(memory, "free_mb", lambda free_mb=free_mb: free_mb)
+        env.reset(TASK, 0)
+        assert len(running()) == 1
+    monkeypatch.setattr(memory, "free_mb", lambda: 0.0)
+    with pytest.raises(NoRoom, match="no memory for one more machine"):
+        env.reset(TASK, 0)
+
+
 def test_a_machine_that_does_not_come_up_says_so(engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(osworld, "_free_ports", lambda n: [99999] * n)  # there is no such port: it ends
-    container = Container(Docker(image=IMAGE, kvm=False, host_network=True))
+    container = Container(STANDIN)
     try:
         with pytest.raises(EnvError, match=r"ended while it was starting|did not come up"):
             container.wait(5)
@@ -143,7 +209,7 @@ def test_a_machine_that_does_not_come_up_says_so(engine: None, monkeypatch: pyte
 def test_no_machine_outlives_a_killed_process(engine: None) -> None:
     program = (
         "import sys; from arpo.envs.osworld import Container, Docker\n"
-        f"one = Container(Docker(image={IMAGE!r}, kvm=False, host_network=True)); one.wait(); print('up', flush=True)\n"
+        f"one = Container({STANDIN!r}); one.wait(); print('up', flush=True)\n"
         "sys.stdin.read()"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
@@ -162,7 +228,7 @@ def test_nor_one_that_is_killed_while_it_makes_it(engine: None, after_s: float) 
         "from arpo.envs import osworld\n"
         "real = osworld._docker\n"
         "osworld._docker = lambda *words, **more: (print('now', flush=True), real(*words, **more))[1]\n"
-        f"osworld.Container(osworld.Docker(image={IMAGE!r}, kvm=False, host_network=True))\n"
+        f"osworld.Container(osworld.{STANDIN!r})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -175,6 +241,40 @@ def test_nor_one_that_is_killed_while_it_makes_it(engine: None, after_s: float) 
     assert not running()
 
 
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Makes a `docker` of these lines, for an engine that hangs or is late."""
+
+    def make(lines: str) -> None:
+        (tmp_path / "docker").write_text(f"#!/bin/sh\n{lines}\n")
+        (tmp_path / "docker").chmod(0o755)
+        monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+
+    return make
+
+
+def test_an_engine_that_hangs_is_not_waited_for_without_end(
+    fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(osworld, "DOCKER_S", 0.5)
+    fake("[ $1 = run ] || exec sleep 600")
+    machine = Container(STANDIN)
+    try:
+        machine.close()
+        assert machine._watch.poll() is None, "it tries on"
+        with pytest.raises(EnvError, match=r"^docker info did not answer within 0\.5 s"):
+            STANDIN.missing()
+    finally:
+        os.killpg(machine._watch.pid, signal.SIGKILL)
+        machine._watch.wait()
+
+
+def test_a_machine_that_comes_long_after_its_owners_end_is_removed(fake: Callable[[str], None], tmp_path: Path) -> None:
+    fake(f'echo >>{tmp_path}/tries; [ $(wc -l <{tmp_path}/tries) -lt 15 ] || echo "$3"')
+    subprocess.run(["sh", "-c", osworld.REMOVE, "one"], stdin=subprocess.DEVNULL, check=True)
+    assert (tmp_path / "tries").read_text() == "\n" * 15
+
+
 def test_what_is_missing_is_said_with_what_to_do(engine: None, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the image nowhere is missing; docker pull nowhere"):
         OsworldEnv(SIZE, osworld_python="python", docker=Docker(image="nowhere", kvm=False))
@@ -182,6 +282,32 @@ def test_what_is_missing_is_said_with_what_to_do(engine: None, tmp_path: Path) -
         OsworldEnv(SIZE, docker=STANDIN)
     lacking = Docker(image=IMAGE, kvm=False, disk=tmp_path / "none.qcow2").missing()
     assert [what for what, _ in lacking] == [str(tmp_path / "none.qcow2")]
+    assert "set env.osworld_disk to it" in Docker(kvm=False).missing()[-1][1]
+    assert STANDIN.missing() == [], "another image may bring its disk"
+
+
+def test_doctor_tries_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Docker, "missing", lambda self: [])  # the rest is there
+    backend = BACKENDS["osworld"]
+    unset = doctor._osworld(backend, EnvConfig())
+    assert not unset.works and unset.detail == "env.osworld_python is missing"
+    broken = doctor._osworld(backend, EnvConfig(osworld_python=sys.executable))
+    assert not broken.works and "has not got OSWorld's client" in broken.detail
+    if CLIENT.exists():
+        assert doctor._osworld(backend, EnvConfig(osworld_python=str(CLIENT))).works
+
+
+def test_files_of_ours_are_no_packages_of_the_clients(tmp_path: Path) -> None:
+    (tmp_path / "desktop_env").mkdir()
+    (tmp_path / "gym.py").touch()
+    (tmp_path / "desktop_env/desktop_env.py").write_text(
+        "import gym\nclass metrics:\n    def infeasible(): pass\ndef DesktopEnv(*_, **__): raise OSError(gym.__file__)"
+    )
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    with contextlib.closing(Client(str(python))) as client, pytest.raises(EnvError, match=f"{tmp_path}/gym.py"):
+        client.setup(dict.fromkeys(PORTS, 1), SIZE, IMPOSSIBLE)
 
 
 def test_source_never_holds_the_models_text() -> None:

@@ -4,8 +4,6 @@ A call gets the sandbox and what the request brings. It refuses with a status an
 the desktop refused, an EnvError a desktop that is lost.
 """
 
-from __future__ import annotations
-
 import io
 import json
 import shlex
@@ -21,11 +19,11 @@ from PIL import Image
 
 from arpo.envs.desktop import setup
 from arpo.envs.desktop.checks import getters
+from arpo.envs.desktop.checks.getters import HOME
 from arpo.envs.desktop.files import Files
 from arpo.envs.desktop.sandbox import Ran, Sandbox
+from arpo.envs.desktop.setup import COMMAND_S
 
-HOME = "/home/user"
-COMMAND_S = 120.0  # the limit of a command, as OSWorld's server has it
 TREE = resources.files(__package__).joinpath("accessibility.py").read_text()  # it runs inside
 VIDEO = "/tmp/recording.mp4"
 FRAMES_A_SECOND = 10
@@ -75,6 +73,9 @@ class Reply:
     data: bytes
     kind: str = "application/json"
     status: int = 200
+
+
+Call = Callable[[Sandbox, Request], Reply]
 
 
 def answer(value: Any, status: int = 200) -> Reply:
@@ -168,8 +169,12 @@ def accessibility(sandbox: Sandbox, request: Request) -> Reply:
 
 def terminal(sandbox: Sandbox, request: Request) -> Reply:
     """What the terminal in front tells, or else what an xterm shows; null where there is none."""
-    shown = _tree(sandbox, "terminal") or getters.vm_terminal_output(getters.Machine(sandbox, Path(), Files(), ""))
+    shown = _tree(sandbox, "terminal") or getters.vm_terminal_output(_machine(sandbox))
     return answer({"output": shown, "status": "success"})
+
+
+def _machine(sandbox: Sandbox) -> getters.Machine:
+    return getters.Machine(sandbox, Path(), Files(), "")
 
 
 def _tree(sandbox: Sandbox, what: str) -> str:
@@ -179,52 +184,23 @@ def _tree(sandbox: Sandbox, what: str) -> str:
     return ran.out
 
 
-def screen_size(sandbox: Sandbox, request: Request) -> Reply:
-    return answer(dict(zip(("width", "height"), sandbox.size, strict=True)))
-
-
 def window_size(sandbox: Sandbox, request: Request) -> Reply:
     name = request.text("app_class_name")
-    for window in reversed(sandbox.ask("windows")):
-        if name.lower() in (one.lower() for one in window["class"]):
-            return answer(dict(zip(("width", "height"), window["box"][2:], strict=True)))
-    raise Refused(404, f"app_class_name={name}: no window is of this class")
-
-
-def cursor_position(sandbox: Sandbox, request: Request) -> Reply:
-    return answer(sandbox.ask("pointer"))
-
-
-def platform(sandbox: Sandbox, request: Request) -> Reply:
-    return _text("Linux")
+    size = getters.vm_window_size(_machine(sandbox), name)
+    if size is None:
+        raise Refused(404, f"app_class_name={name}: no window is of this class")
+    return answer(size)
 
 
 # Files.
 
 
-def desktop_path(sandbox: Sandbox, request: Request) -> Reply:
-    return answer({"desktop_path": f"{HOME}/Desktop"})
-
-
 def list_directory(sandbox: Sandbox, request: Request) -> Reply:
     path = request.path("path")
-    ran = sandbox.run(["python", "-c", LISTING, path])
-    if ran.status:
+    tree = getters.list_directory(_machine(sandbox), path)
+    if tree is None:
         raise Refused(400, f"path={path}: is no folder that can be listed")
-    return answer({"directory_tree": json.loads(ran.out)})
-
-
-LISTING = """
-import json, os, sys
-def tree(path):
-    name = os.path.basename(path.rstrip("/"))
-    if os.path.isdir(path) and not os.path.islink(path):
-        inside = [tree(os.path.join(path, one)) for one in sorted(os.listdir(path))]
-        return {"type": "directory", "name": name, "children": inside}
-    return {"type": "file", "name": name}
-os.listdir(sys.argv[1])
-print(json.dumps(tree(sys.argv[1])))
-"""
+    return answer({"directory_tree": tree})
 
 
 def file(sandbox: Sandbox, request: Request) -> Reply:
@@ -269,18 +245,13 @@ def open_file(sandbox: Sandbox, request: Request) -> Reply:
     return _text("File opened successfully")
 
 
-def activate_window(sandbox: Sandbox, request: Request) -> Reply:
-    setup.activate_window(_place(sandbox), *_window(request))
-    return _text("Window activated successfully")
+def _to_window(step: Callable[[setup.Place, str, bool, bool], None], said: str) -> Call:
+    def call(sandbox: Sandbox, request: Request) -> Reply:
+        how = (bool(request.fields.get(name)) for name in ("strict", "by_class"))
+        step(_place(sandbox), request.text("window_name"), *how)
+        return _text(said)
 
-
-def close_window(sandbox: Sandbox, request: Request) -> Reply:
-    setup.close_window(_place(sandbox), *_window(request))
-    return _text("Window closed successfully")
-
-
-def _window(request: Request) -> tuple[str, bool, bool]:
-    return request.text("window_name"), bool(request.fields.get("strict")), bool(request.fields.get("by_class"))
+    return call
 
 
 def _place(sandbox: Sandbox) -> setup.Place:
@@ -307,29 +278,28 @@ def end_recording(sandbox: Sandbox, request: Request) -> Reply:
     return Reply(_read(sandbox, VIDEO), "video/mp4")
 
 
-Call = Callable[[Sandbox, Request], Reply]
 CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/screenshot"): screenshot,
     ("GET", "/terminal"): terminal,
     ("GET", "/accessibility"): accessibility,
-    ("GET", "/platform"): platform,
-    ("GET", "/cursor_position"): cursor_position,
+    ("GET", "/platform"): lambda sandbox, request: _text("Linux"),
+    ("GET", "/cursor_position"): lambda sandbox, request: answer(sandbox.ask("pointer")),
     ("POST", "/execute"): execute,
     ("POST", "/setup/execute"): execute,
     ("POST", "/execute_with_verification"): execute_with_verification,
     ("POST", "/setup/execute_with_verification"): execute_with_verification,
     ("POST", "/setup/launch"): launch,
-    ("POST", "/screen_size"): screen_size,
+    ("POST", "/screen_size"): lambda sandbox, request: answer(getters.vm_screen_size(_machine(sandbox))),
     ("POST", "/window_size"): window_size,
-    ("POST", "/desktop_path"): desktop_path,
+    ("POST", "/desktop_path"): lambda sandbox, request: answer({"desktop_path": f"{HOME}/Desktop"}),
     ("POST", "/wallpaper"): wallpaper,
     ("POST", "/list_directory"): list_directory,
     ("POST", "/file"): file,
     ("POST", "/setup/upload"): upload,
     ("POST", "/setup/open_file"): open_file,
     ("POST", "/setup/change_wallpaper"): change_wallpaper,
-    ("POST", "/setup/activate_window"): activate_window,
-    ("POST", "/setup/close_window"): close_window,
+    ("POST", "/setup/activate_window"): _to_window(setup.activate_window, "Window activated successfully"),
+    ("POST", "/setup/close_window"): _to_window(setup.close_window, "Window closed successfully"),
     ("POST", "/start_recording"): start_recording,
     ("POST", "/end_recording"): end_recording,
     ("POST", "/run_python"): run_python,

@@ -8,8 +8,6 @@
 task's expert. OSWorld's own tasks are used by the path of a list (`tasks.source=OSWorld/…/test_all.json`).
 """
 
-from __future__ import annotations
-
 import difflib
 import json
 import shutil

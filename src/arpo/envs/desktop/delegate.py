@@ -71,7 +71,9 @@ class Client:
     def _start(self) -> Conversation:
         worker = resources.files(__package__).joinpath("osworld_worker.py")
         try:
-            self._talk = Conversation([os.path.expanduser(self._python), str(worker)], "OSWorld's evaluators")
+            # -P: in the worker's folder there is a pyautogui, a setup and others of the client's names
+            command = [os.path.expanduser(self._python), "-P", str(worker)]
+            self._talk = Conversation(command, "OSWorld's evaluators")
             said = self._talk.hear(START_S)
         except (OSError, EnvError) as error:
             self.close()

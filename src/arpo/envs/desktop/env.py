@@ -8,8 +8,6 @@ and, where the same task came twice in a row, is set up for it too, since the ep
 A spare that does not fit into memory is given up.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -25,7 +23,7 @@ from arpo.envs.desktop.files import Files
 from arpo.envs.desktop.home import template
 from arpo.envs.desktop.keys import keysyms, typed
 from arpo.envs.desktop.memory import DESKTOP_MB, free_mb, reserved
-from arpo.envs.desktop.needs import refuse
+from arpo.envs.desktop.needs import refuse, refuse_size
 from arpo.envs.desktop.sandbox import CALL_S, Sandbox, missing
 from arpo.envs.desktop.setup import prepare
 from arpo.envs.images import Pixels, observe
@@ -37,7 +35,6 @@ START_SETTLE_S = 10.0  # at most, after a task is set up: large programs draw fo
 QUIET_S, BUSY = 0.06, 0.1  # nothing drawn for so long, and less than this share of a core used or wanted
 WAIT_S = 1.0  # what the action Wait waits, before the screen settles
 LONGEST_TEXT = 20_000  # characters typed in one action; a program takes a millisecond for each
-SMALLEST, LARGEST = 200, 8192  # sides of the screen
 BUTTONS = {"left": 1, "right": 3}
 WHEEL = {"up": 4, "down": 5, "left": 6, "right": 7}
 NOTCHES = 5  # of the wheel, for one gesture
@@ -84,8 +81,7 @@ class DesktopEnv:
     ) -> None:
         if why := missing():
             raise ConfigError(f"env.name=desktop: programs are missing; {why}")
-        if not all(SMALLEST <= side <= LARGEST for side in size):
-            raise ConfigError("env.size={}x{}: a desktop's sides are from {} to {}".format(*size, SMALLEST, LARGEST))
+        refuse_size(size)
         self.size = size
         self.ended = True
         self.settle_s = 0.0  # what the last settling took
@@ -105,6 +101,11 @@ class DesktopEnv:
     def sandbox(self) -> Sandbox:
         assert self._current is not None, "reset first"
         return self._current.sandbox
+
+    @property
+    def sandboxes(self) -> list[Sandbox]:
+        """The one at work and the spare, as far as they are there."""
+        return [ready.sandbox for ready in (self._current, self._spare) if ready is not None]
 
     def reset(self, task: Task, seed: int) -> Observation:
         """Set the machine up for a task. The seed changes nothing: the tasks are what their files say."""
@@ -155,9 +156,8 @@ class DesktopEnv:
 
     def close(self) -> None:
         self.ended = True
-        for ready in (self._current, self._spare):
-            if ready is not None:
-                ready.sandbox.close()
+        for sandbox in self.sandboxes:
+            sandbox.close()
         self._current = self._spare = None
         self._held.close()
 
@@ -178,23 +178,17 @@ class DesktopEnv:
     def _ready_for(self, task: Task) -> Ready:
         """The spare where it is of use, else a new one, set up."""
         ready, self._spare = self._spare, None
-        if ready is not None:
-            try:
-                ready.wait()
-                ready.sandbox.ask("pointer")  # it may have died since
-            except EnvError:
+        try:
+            if ready is not None and not _of_use(ready, task):
                 ready.sandbox.close()
                 ready = None
-        if ready is not None and ready.task is not None and ready.task != task:
-            ready.sandbox.close()
-            ready = None
-        ready = ready or self._start(None)
-        try:
+            ready = ready or self._start(None)
             ready.wait()
             if ready.task is None:
                 ready.set_up(task)
         except BaseException:
-            ready.sandbox.close()
+            if ready is not None:
+                ready.sandbox.close()
             raise
         return ready
 
@@ -218,6 +212,18 @@ class DesktopEnv:
 
     def _observe(self) -> Observation:
         return replace(observe(self.pixels()), settle_s=self.settle_s)
+
+
+def _of_use(spare: Ready, task: Task) -> bool:
+    """Whether it is alive, and bare or for this task. One that is being set up for another is not waited for."""
+    if spare.task not in (None, task):
+        return False
+    try:
+        spare.wait()
+        spare.sandbox.ask("pointer")  # it may have died since
+    except EnvError:
+        return False
+    return True
 
 
 def _room() -> bool:

@@ -1,11 +1,9 @@
 """The scripted solver of a task of the desktop's own suite: it plays what the task's family has written down."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Action, Fail, Finish
 from arpo.envs.desktop.env import DesktopEnv
 from arpo.envs.desktop.families import INSTANCES
-from arpo.envs.desktop.families.base import Look, Moves
+from arpo.envs.desktop.families.moves import Look, Moves
 from arpo.errors import ConfigError
 from arpo.types import Task
 

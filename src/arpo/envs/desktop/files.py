@@ -7,8 +7,6 @@ host's name in front. A mirror (http:// or https://) is asked for the same path.
 address that a task names.
 """
 
-from __future__ import annotations
-
 import urllib.error
 import urllib.parse
 import urllib.request

@@ -8,8 +8,6 @@ program asks first-run questions, shows tips, restores a session, blinks a caret
 screen would keep it from settling, and takes the agent's attention.
 """
 
-from __future__ import annotations
-
 import fcntl
 import hashlib
 import logging
@@ -17,6 +15,7 @@ import os
 import shutil
 import tempfile
 import time
+from functools import cache
 from pathlib import Path
 
 from arpo.envs.desktop.checks.getters import VIDEO
@@ -150,8 +149,13 @@ def _openbox(sandbox: Sandbox) -> dict[str, str]:
     return {".config/openbox/rc.xml": still.replace("</applications>", f"{RULES}\n</applications>")}
 
 
+@cache
 def _key() -> str:
-    """Changes with the programs' versions, as far as their files tell, and with what is done here."""
+    """Changes with the programs' versions, as far as their files tell, and with what is done here.
+
+    A process keeps its first one: what it makes later, with the code that it runs, is not to be taken for the work of a
+    newer file.
+    """
     digest = hashlib.sha256(Path(__file__).read_bytes())
     for program in PROGRAMS:
         if place := shutil.which(program):

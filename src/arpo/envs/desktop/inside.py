@@ -11,8 +11,6 @@ socket closes it ends, and with it the whole process namespace.
 "fatal": the desktop is lost, and not only this request refused.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import ctypes
@@ -39,6 +37,7 @@ SCREEN = "/run/arpo/screen"  # the folder of Xvfb's framebuffer
 MANAGED = "/run/arpo/managed"  # there when the window manager takes windows
 REQUESTS = "/run/arpo/requests"  # a socket through which programs here ask: pyautogui does
 REQUEST_S = 5.0  # for one to say what it wants
+SHIFTS = {XK.XK_Shift_L, XK.XK_Shift_R}
 DRAG_POINTS = 8  # a drag is seen as one only if the pointer passes through points between
 ALT, HOLD_S = 0xFFE9, 0.03  # the window manager must see Alt held when it opens its list of windows, or it stays open
 POLL_S = 0.012  # drawings closer than this are one
@@ -58,6 +57,7 @@ class Desktop:
 
     def __init__(self, server: subprocess.Popen[bytes]) -> None:
         self.server, self.lost = server, False
+        self.shift_held = False  # by a press that was asked for
         self.lock = threading.Lock()  # Xlib's connection and the pointer are one
         self.display = display.Display(":0")
         self.display.set_error_handler(lambda *error: None)  # of requests without an answer: a window that has closed
@@ -146,6 +146,8 @@ class Desktop:
             phase = "up"
         self._send(codes, down=phase != "up", up=phase != "down")
         self.display.sync()
+        if SHIFTS & set(keysyms):
+            self.shift_held = phase == "down"
 
     def _send(self, codes: list[int], down: bool = True, up: bool = True) -> None:
         for code in codes if down else ():
@@ -154,14 +156,14 @@ class Desktop:
             xtest.fake_input(self.display, X.KeyRelease, code)
 
     def _keys(self, keysyms: list[int]) -> list[int]:
-        """The keycodes that give keysyms together, Shift among them where one needs it."""
+        """The keycodes that give keysyms together, Shift among them where one needs it and it is not held already."""
         codes = []
         for keysym in keysyms:
             code, shifted = self._places(keysym)[0]
-            if shifted and XK.XK_Shift_L not in keysyms:
+            if shifted and not self.shift_held:
                 codes.append(self.display.keysym_to_keycode(XK.XK_Shift_L))
             codes.append(code)
-        return list(dict.fromkeys(codes))
+        return list(dict.fromkeys(codes))  # each once: Shift may also have been asked for
 
     def _places(self, keysym: int) -> list[tuple[int, int]]:
         """Keycodes that give a keysym, and whether with Shift. Other levels of the keyboard are not used."""
@@ -279,7 +281,7 @@ class Desktop:
             total, wanted, _ = work()
             if drawn or (now - since >= quiet_s and total - used >= busy * (now - since)):
                 since, used = now, total
-            elif now - since >= quiet_s and not wanted:
+            elif now - since >= quiet_s and not wanted and not work()[1]:  # one may wake another behind a single look
                 return {"settle_s": now - began, "settled": True}
             if now - began >= limit_s:
                 return {"settle_s": now - began, "settled": False}
@@ -313,8 +315,8 @@ class Drawing:
 def work() -> tuple[float, bool, float]:
     """Processor seconds that the programs here have used; whether one wants more; how late the slowest may draw.
 
-    On a busy machine one that wants the processor and does not get it uses none, and is not at rest: known of main
-    threads. Programs that have ended are not in the seconds: a difference may be below 0.
+    On a busy machine one that wants the processor or the disk and does not get it uses none, and is not at rest: known
+    of main threads. Programs that have ended are not in the seconds: a difference may be below 0.
     """
     total, wanted, slowest_s = 0, False, 0.0
     for name in os.listdir("/proc"):
@@ -325,7 +327,7 @@ def work() -> tuple[float, bool, float]:
             except OSError:
                 continue  # it has ended
             program, _, rest = state.partition(b"(")[2].rpartition(b") ")
-            wanted = wanted or rest.startswith(b"R")
+            wanted = wanted or rest.startswith((b"R", b"D"))
             slowest_s = max(slowest_s, SLOW.get(program, 0.0))
             total += used
     return total / 1e9, wanted, slowest_s
@@ -371,10 +373,6 @@ def wait_for_bus(bus: Any) -> None:
     with bus:
         if not bus.readline():
             raise RuntimeError("dbus-daemon did not start")
-
-
-def start_manager() -> subprocess.Popen[bytes]:
-    return start(["openbox", "--startup", f"touch {MANAGED}"])
 
 
 def wait_for_manager(manager: subprocess.Popen[bytes]) -> None:
@@ -519,7 +517,7 @@ def main() -> None:
     if home >= 0:
         unpack(home)
     os.makedirs("Desktop", exist_ok=True)
-    manager, desktop = start_manager(), Desktop(server)
+    manager, desktop = start(["openbox", "--startup", f"touch {MANAGED}"]), Desktop(server)
     wait_for_bus(bus)
     wait_for_manager(manager)
     requests = socket.socket(socket.AF_UNIX)

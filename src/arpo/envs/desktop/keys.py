@@ -7,8 +7,6 @@ The names are those that a dialect hands on (it has its own aliases: `return`, `
 Unicode has a keysym; whether some key of the keyboard gives it is the X server's business.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from arpo.errors import ActionError

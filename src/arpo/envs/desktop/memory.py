@@ -2,15 +2,16 @@
 
     fitting()                       how many more desktops fit into the memory that is free now
     with reserved():  …             one more, for the time of the block; NoRoom where it would not fit
+    with reserved(4096, "machine")  the same for another thing, of so many MB
     new_group(2048)                 a control group that is held to so many MB, to be removed by its user
+    taken_mb(group)                 what the programs in it take
 
 A desktop is small when it starts and grows with its programs, so for its first minute it counts in full and later by
 what it has taken. Places are names of sockets: all processes of the machine see them, and they go with their owner.
 """
 
-from __future__ import annotations
-
 import contextlib
+import errno
 import itertools
 import os
 import socket
@@ -18,30 +19,31 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from arpo.errors import NoRoom
+from arpo.errors import EnvError, NoRoom
 
 DESKTOP_MB = 300  # one at work and its spare; Calc or Chromium take some 150 MB each
 YOUNG_S = 60
+ALONE_S = 60.0  # at most, for the others that are counting; each takes some milliseconds
 GROUPS = Path("/sys/fs/cgroup")
 PLACES = "arpo-desktop"
 _numbers = itertools.count()
 
 
-def fitting() -> int:
+def fitting(mb: float = DESKTOP_MB) -> int:
     """So many more; those that have begun and not grown yet are counted as if they had."""
-    return max(0, int(free_mb() // DESKTOP_MB) - len(_young()))
+    return max(0, int((free_mb() - sum(_young())) // mb))
 
 
 @contextlib.contextmanager
-def reserved() -> Iterator[None]:
+def reserved(mb: float = DESKTOP_MB, what: str = "desktop") -> Iterator[None]:
     with socket.socket(socket.AF_UNIX) as place:
         with _alone():  # of many that come at the same time as many go on as fit
-            if not fitting():
+            if not fitting(mb):
                 raise NoRoom(
-                    f"no memory for one more desktop: {free_mb():.0f} MB are free, each takes {DESKTOP_MB} MB "
+                    f"no memory for one more {what}: {free_mb():.0f} MB are free, each takes {mb:.0f} MB "
                     f"and {len(_young())} have just begun; ask for fewer (env.workers)"
                 )
-            place.bind(f"\0{PLACES}/{time.monotonic_ns()}/{os.getpid()}/{next(_numbers)}")
+            place.bind(f"\0{PLACES}/{time.monotonic_ns()}/{os.getpid()}/{next(_numbers)}/{mb:.0f}")
         yield
 
 
@@ -49,12 +51,17 @@ def reserved() -> Iterator[None]:
 def _alone() -> Iterator[None]:
     """A name that only one process of the machine has at a time."""
     with socket.socket(socket.AF_UNIX) as name:
+        deadline = time.monotonic() + ALONE_S
         while True:
             try:
                 name.bind(f"\0{PLACES}-lock")
                 break
-            except OSError:  # another has it, for a moment
-                time.sleep(0.002)
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+                if time.monotonic() > deadline:
+                    raise EnvError(f"another process has kept the socket @{PLACES}-lock for {ALONE_S:g} s") from error
+                time.sleep(0.002)  # another has it, for a moment
         yield
 
 
@@ -64,20 +71,31 @@ def free_mb() -> float:
     free = int(fields["MemAvailable"].split()[0]) << 10
     own = _own_group()
     for group in () if own is None else (own, *own.parents):
-        new = (group / "memory.max").exists()
-        limit, used = ("memory.max", "memory.current") if new else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         with contextlib.suppress(OSError, ValueError):  # a group at the top has no limit, and "max" is none
-            stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
-            taken = int((group / used).read_text()) - int(stat["inactive_file"])  # the kernel gives such files up
-            free = min(free, int((group / limit).read_text()) - taken)
+            free = min(free, int(_file(group, "memory.max", "memory.limit_in_bytes").read_text()) - _taken(group))
     return free / 2**20
 
 
-def _young() -> list[int]:
-    """When the places of the last minute were taken, whoever has them."""
+def taken_mb(group: Path) -> float:
+    return _taken(group) / 2**20
+
+
+def _taken(group: Path) -> int:
+    stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+    used = int(_file(group, "memory.current", "memory.usage_in_bytes").read_text())
+    return used - int(stat["inactive_file"])  # the kernel gives such files up
+
+
+def _file(group: Path, new: str, old: str) -> Path:
+    """A file of the second version of control groups, or of the first."""
+    return group / new if (group / new).exists() else group / old
+
+
+def _young() -> list[float]:
+    """The sizes of the places that were taken in the last minute, whoever has them."""
     names = (line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if f"@{PLACES}/" in line)
-    births = (int(name.split("/")[1]) for name in names)
-    return [birth for birth in births if time.monotonic_ns() - birth < YOUNG_S * 1e9]
+    places = (name.split("/") for name in names)
+    return [float(mb) for _, birth, *_, mb in places if time.monotonic_ns() - int(birth) < YOUNG_S * 1e9]
 
 
 def _own_group() -> Path | None:
@@ -99,10 +117,10 @@ def new_group(mb: int) -> Path | None:
         group = parent / f"arpo-{os.getpid()}-{next(_numbers)}"
         with contextlib.suppress(OSError):
             group.mkdir()
-            for name in ("memory.max", "memory.limit_in_bytes"):
-                if (group / name).exists():
-                    (group / name).write_text(str(mb << 20))
-                    return group
+            limit = _file(group, "memory.max", "memory.limit_in_bytes")
+            if limit.exists():
+                limit.write_text(str(mb << 20))
+                return group
             group.rmdir()
     return None
 

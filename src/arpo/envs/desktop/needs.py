@@ -1,40 +1,83 @@
 """What a task needs of the desktop, seen before it is played: what cannot be set up or scored is refused by name.
 
+A misspelt word is found here too: at play it would be machinery in every episode, or a checker that always holds.
+
 refuse(task, {"files": "osworld-files", "osworld_python": "osworld/bin/python"})      TaskError, or nothing
 """
 
-from __future__ import annotations
-
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from arpo.envs.desktop.checks import listed, missing_checks
+import pydantic
+
+from arpo.envs.desktop.checks import asked_for, listed, missing_checks, refuse_broken_checks
+from arpo.envs.desktop.checks.getters import NEEDED, not_installed
 from arpo.envs.desktop.delegate import client
 from arpo.envs.desktop.files import Files
-from arpo.envs.desktop.setup import unknown_steps
-from arpo.errors import TaskError
+from arpo.envs.desktop.setup import STEPS, unknown_steps, words_of
+from arpo.errors import ConfigError, TaskError
+from arpo.tasks.osworld import Parts, what_is_wrong
 from arpo.types import Task
+
+SMALLEST, LARGEST = 200, 8192  # sides of the screen
+
+
+def refuse_size(size: tuple[int, int]) -> None:
+    if not all(SMALLEST <= side <= LARGEST for side in size):
+        raise ConfigError("env.size={}x{}: a desktop's sides are from {} to {}".format(*size, SMALLEST, LARGEST))
 
 
 def refuse(task: Task, settings: dict[str, Any]) -> None:
     files, osworld_python = settings.get("files"), settings.get("osworld_python")
     if not isinstance(task.setup.get("config"), list) or "func" not in task.evaluator:
         raise TaskError(f"{task.id}: not a task of this environment: setup.config and evaluator.func are OSWorld's")
+    try:
+        Parts.model_validate({"config": task.setup["config"], "evaluator": task.evaluator})
+    except pydantic.ValidationError as error:
+        raise TaskError(f"{task.id}: {what_is_wrong(error)}") from None
     if steps := unknown_steps(task):
         raise TaskError(f"{task.id}: this environment lacks its setup steps {', '.join(steps)}")
+    for step in _steps(task):
+        try:
+            inspect.signature(STEPS[step["type"]]).bind(None, **step["parameters"])
+        except TypeError as error:
+            raise TaskError(f"{task.id}: the setup step {step['type']}: {error}") from None
+        for file in step["parameters"]["files"] if step["type"] == "download" else []:
+            if not isinstance(file, dict) or file.keys() != {"url", "path"}:
+                raise TaskError(f"{task.id}: the setup step download: {file!r:.80} must have url and path")
     for url in _urls(task):
         if why := Files(files).why_not(url):
             raise TaskError(f"{task.id}: needs the file {url}, but {why}")
     if lacking := missing_checks(task, client(osworld_python) if osworld_python else None):
         hint = "" if osworld_python else "; OSWorld's client may have them: set env.osworld_python to its interpreter"
         raise TaskError(f"{task.id}: this environment lacks its checkers {', '.join(lacking)}{hint}")
+    try:
+        refuse_broken_checks(task)
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        raise TaskError(f"{task.id}: its checker is not as it should be: {error}") from None
+    for program in _programs(task):
+        if why := not_installed(program):
+            raise TaskError(f"{task.id}: its checker {why}")
+
+
+def _steps(task: Task) -> list[dict[str, Any]]:
+    return [*task.setup["config"], *task.evaluator.get("postconfig", [])]
+
+
+def _programs(task: Task) -> Iterator[list[str] | str]:
+    """Every command that its checker runs."""
+    for what in asked_for(task.evaluator):
+        if "command" in what:
+            yield words_of(what["command"], what.get("shell", False))
+        yield NEEDED.get(what["type"], "")
 
 
 def _urls(task: Task) -> Iterator[str]:
     """Every file that its setup or its checker fetches."""
-    for step in [*task.setup["config"], *task.evaluator.get("postconfig", [])]:
+    for step in _steps(task):
         if step["type"] == "download":
             yield from (file["url"] for file in step["parameters"]["files"])
-    for what in (one for key in ("result", "expected") for one in listed(task.evaluator.get(key)) if one):
+    for what in asked_for(task.evaluator):
         if what["type"] == "cloud_file":
-            yield from listed(what["path"])
+            yield from listed(what.get("path"))

@@ -7,7 +7,8 @@
     out {"error": "…"}                                                                  what an evaluator raised
 
 A getter is offered only where all that it wants of OSWorld's environment can be had by asking back: those that connect
-to the machine themselves are not.
+to the machine themselves are not. A metric is offered unless it would run the agent's files as Python, here, or its
+package is only a stand-in (osworld-client/): it would say the same whatever the agent did.
 """
 
 import ast
@@ -25,6 +26,8 @@ ASKED_BACK = (
     "get_vm_desktop_path", "get_terminal_output",
 )  # fmt: skip
 OFFERED = {"env": ("controller", "cache_dir", "vm_platform"), "env.controller": ASKED_BACK}
+STOOD_IN = ("easyocr", "librosa")
+RUNNING = {"exec", "exec_module"}
 
 
 class Lines:
@@ -85,6 +88,22 @@ def _gives_env(call: ast.Call) -> bool:
     return any(isinstance(argument, ast.Name) and argument.id == "env" for argument in call.args)
 
 
+def usable(metrics: Any) -> dict[str, Callable[..., Any]]:
+    """The metrics that are offered, by their names."""
+    unwanted = RUNNING | {name for name in STOOD_IN if not hasattr(sys.modules.get(name), "__version__")}
+    found = {name: one for name, one in vars(metrics).items() if inspect.isfunction(one)}
+    for one in found.values():
+        one.__globals__["eval"] = ast.literal_eval  # what they evaluate is a list of names, as the machine says it
+    return {name: one for name, one in found.items() if not _names(one) & unwanted}
+
+
+def _names(function: Callable[..., Any]) -> set[str]:
+    """What its source names: variables and attributes."""
+    nodes = list(ast.walk(ast.parse(textwrap.dedent(inspect.getsource(function)))))
+    variables = {node.id for node in nodes if isinstance(node, ast.Name)}
+    return variables | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+
+
 def main() -> None:
     lines = Lines()
     try:
@@ -92,7 +111,7 @@ def main() -> None:
     except Exception as error:  # whatever it is, it cannot be used
         lines.say(error=f"{type(error).__name__}: {error}")
         return
-    compare = {name: one for name, one in vars(metrics).items() if inspect.isfunction(one)}
+    compare = usable(metrics)
     fetch = {
         name.removeprefix("get_"): one
         for name, one in vars(getters).items()

@@ -7,8 +7,6 @@ interpreter (20 ms instead of pyautogui's 200), every character of Unicode can b
 no pictures here (screenshot, locateOnScreen) and no message boxes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import socket
@@ -166,24 +164,12 @@ def click(
     time.sleep(PAUSE)
 
 
-def leftClick(x: Any = None, y: Any = None, **more: Any) -> None:
-    click(x, y, button=LEFT, **more)
+def _click_with(**fixed: Any) -> Callable[..., None]:
+    return lambda x=None, y=None, **more: click(x, y, **(more | fixed))
 
 
-def rightClick(x: Any = None, y: Any = None, **more: Any) -> None:
-    click(x, y, **{**more, "button": RIGHT})
-
-
-def middleClick(x: Any = None, y: Any = None, **more: Any) -> None:
-    click(x, y, **{**more, "button": MIDDLE})
-
-
-def doubleClick(x: Any = None, y: Any = None, **more: Any) -> None:
-    click(x, y, **{**more, "clicks": 2})
-
-
-def tripleClick(x: Any = None, y: Any = None, **more: Any) -> None:
-    click(x, y, **{**more, "clicks": 3})
+leftClick, middleClick, rightClick = (_click_with(button=button) for button in (LEFT, MIDDLE, RIGHT))
+doubleClick, tripleClick = _click_with(clicks=2), _click_with(clicks=3)
 
 
 def dragTo(

@@ -12,8 +12,6 @@ no network, sees the system's programs read-only and of the host's files nothing
 goes with it. All of it ends with this object and with this process, however they end.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import fcntl
@@ -78,7 +76,8 @@ kill $!
 gone
 exit $status
 """
-INSIDE = ("/usr/bin/python3", "-I", "/run/arpo/inside.py")
+PROGRAM = "/arpo/inside.py"
+INSIDE = ("/usr/bin/python3", "-I", PROGRAM)
 FORBIDDEN = ("No permissions to creat", "uid map", "Creating new namespace", "max_user_namespaces", "mount proc")
 ALLOW = "allow them: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
 
@@ -105,6 +104,7 @@ FILES = {
 SURROUNDINGS = {
     "PATH": f"{shims.FOLDER}:/usr/local/bin:/usr/bin:/bin:/usr/games",
     "PYTHONPATH": shims.PYTHON,
+    "PYTHONNOUSERSITE": "1",  # what an agent leaves in its home is not run by a checker's python3
     "XENVIRONMENT": shims.XTERM,
     "HOME": "/home/user",
     "USER": "user",
@@ -152,15 +152,15 @@ class Sandbox:
             self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CALL_S), 0))
             self._pixels = ours.enter_context(_memory(4 * size[0] * size[1] + SCREEN_HEADER))
             program = resources.files(__package__).joinpath("inside.py").read_text()
-            texts = {**FILES, **shims.files(), "/run/arpo/inside.py": program}
+            texts = {**FILES, **shims.files(), PROGRAM: program}
             files = {name: theirs.enter_context(_held(text)) for name, text in texts.items()}
             home = theirs.enter_context(template.open("rb")).fileno() if template else NO_FILE
             numbers = (connection.fileno(), self._pixels, home, *size, MOST_PROCESSES)
-            group = new_group(MEMORY_MB)
-            ours.callback(remove, group)
+            self.group = new_group(MEMORY_MB)
+            ours.callback(remove, self.group)
             try:
                 self._process = subprocess.Popen(
-                    ["sh", "-c", SUPERVISE, group or "", *_nobody(), *_bwrap(files), *INSIDE, *map(str, numbers)],
+                    ["sh", "-c", SUPERVISE, self.group or "", *_nobody(), *_bwrap(files), *INSIDE, *map(str, numbers)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
@@ -268,12 +268,12 @@ class Sandbox:
 
     def run(self, argv: Sequence[str] | str, limit_s: float = 120.0, cwd: str | None = None, **more: str) -> Ran:
         """Run a command to its end: a list of words, or a line for the shell. `more`: variables of its surroundings."""
-        arguments = {"argv": _words(argv), "shell": isinstance(argv, str), "cwd": cwd, "more": more}
+        arguments = {"argv": argv, "shell": isinstance(argv, str), "cwd": cwd, "more": more}
         return Ran(**self.ask("run", limit_s + CALL_S, limit_s=limit_s, **arguments))
 
     def launch(self, argv: Sequence[str] | str, cwd: str | None = None, **more: str) -> int:
         """Start a program and let it run; `ask("status", pid=…)` gives the status with which it ended, or None."""
-        pid: int = self.ask("launch", argv=_words(argv), shell=isinstance(argv, str), cwd=cwd, more=more)
+        pid: int = self.ask("launch", argv=argv, shell=isinstance(argv, str), cwd=cwd, more=more)
         return pid
 
     def connect(self, port: int) -> socket.socket:
@@ -329,10 +329,6 @@ def missing(programs: Mapping[str, str] = PROGRAMS) -> str:
     if not Path("/usr/lib/python3/dist-packages/Xlib").is_dir():
         lacking.add("python3-xlib")
     return f"apt-get install -y --no-install-recommends {' '.join(sorted(lacking))}" if lacking else ""
-
-
-def _words(argv: Sequence[str] | str) -> list[str] | str:
-    return argv if isinstance(argv, str) else list(argv)
 
 
 def _nobody() -> list[str]:

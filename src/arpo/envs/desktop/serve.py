@@ -2,11 +2,12 @@
 
     server = Server((1920, 1080), port=5000)
     server.address          "127.0.0.1:5000:43101:0:43102", as a provider of OSWorld's client gives it
-    server.serve()          until it is closed
+    server.serve_forever()  until it is shut down
 
 It listens on this machine's loopback only, and whatever a request asks for happens inside the sandbox. With a token,
 a request has to bring it: `Authorization: Bearer TOKEN`, or TOKEN as the password of basic authentication, which
-OSWorld's client, unmodified, sends for a host that is in the file $NETRC. Pages in a browser are refused.
+OSWorld's client, unmodified, sends for a host that is in the file $NETRC. Pages in a browser are refused; since a site
+may let its own name lead here, a server without a token is called by an address or as localhost and by no other name.
 
 The calls and their answers are OSWorld's, but for two things: a program that is launched is waited for until it shows a
 window (the client then sleeps for a fixed time anyway), and `POST /reset` gives a fresh desktop, which is what a
@@ -19,65 +20,35 @@ from __future__ import annotations
 import base64
 import contextlib
 import hmac
+import ipaddress
 import json
 import re
 import socket
 import threading
 import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any, NoReturn
 
 from arpo.envs.desktop.calls import CALLS, Refused, Reply, Request, answer
 from arpo.envs.desktop.home import template
+from arpo.envs.desktop.needs import refuse_size
 from arpo.envs.desktop.sandbox import Sandbox
-from arpo.errors import ConfigError, EnvError
+from arpo.errors import ArpoError, ConfigError, EnvError
 
 HOST = "127.0.0.1"
 LARGEST_BODY = 256 << 20  # no more would fit into the sandbox
+LITTLE = 1 << 16  # bytes
+SILENT_S = 60.0  # a client that neither sends nor takes anything for so long is left
 DEVTOOLS, VLC = 9222, 8080  # ports inside that checkers look at
 ACCESSIBLE = {"NO_AT_BRIDGE": "0", "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1"}
-
-
-class Machine:
-    """The desktop that is served, and what can be asked of it."""
-
-    def __init__(self, size: tuple[int, int]) -> None:
-        self.size = size
-        self._changing = threading.Lock()
-        self._sandbox = self._make()
-
-    @property
-    def sandbox(self) -> Sandbox:
-        return self._sandbox
-
-    def reset(self) -> None:
-        with self._changing:
-            self._sandbox.close()
-            self._sandbox = self._make()
-
-    def close(self) -> None:
-        with self._changing:
-            self._sandbox.close()
-
-    def _make(self) -> Sandbox:
-        sandbox = Sandbox(self.size, template(self.size), **ACCESSIBLE)
-        sandbox.wait()
-        return sandbox
-
-
-class Http(ThreadingHTTPServer):
-    """Threads that serve one machine."""
-
-    daemon_threads = True
-    machine: Machine
-    token: str | None
 
 
 class Handler(BaseHTTPRequestHandler):
     """One request."""
 
-    server: Http
+    server: Server
     protocol_version = "HTTP/1.1"
+    timeout = SILENT_S
 
     def do_GET(self) -> None:
         self._answer()
@@ -87,33 +58,45 @@ class Handler(BaseHTTPRequestHandler):
     def _answer(self) -> None:
         try:
             reply = self._reply()
-        except Refused as error:
-            reply = answer({"status": "error", "message": str(error), "error": str(error)}, error.status)
-        except (EnvError, ValueError) as error:  # the machine is lost, or refused what it was asked
-            status = 503 if isinstance(error, EnvError) else 400
-            reply = answer({"status": "error", "message": str(error), "error": str(error)}, status)
+        except (Refused, ArpoError, ValueError) as error:
+            reply = answer({"status": "error", "message": str(error), "error": str(error)}, _status(error))
         self.send_response(reply.status)
         self.send_header("Content-Type", reply.kind)
         self.send_header("Content-Length", str(len(reply.data)))
         if reply.status == 401:
             self.send_header("WWW-Authenticate", 'Basic realm="arpo"')
+        if self.close_connection:
+            self.send_header("Connection", "close")
         self.end_headers()
         self.wfile.write(reply.data)
 
     def _reply(self) -> Reply:
-        body = self._body()
         if not self._allowed():
-            raise Refused(401, "the token is missing or wrong: send it as Authorization: Bearer TOKEN")
-        if "Origin" in self.headers:
-            raise Refused(403, "pages in a browser may not use this server")
+            self._refuse(401, "the token is missing or wrong: send it as Authorization: Bearer TOKEN")
+        if "Origin" in self.headers or self.headers.get("Sec-Fetch-Site", "none") != "none":
+            self._refuse(403, "pages in a browser may not use this server")
+        if self.server.token is None and not _is_here(self.headers.get("Host", HOST)):
+            self._refuse(403, "call this server by its address or as localhost; with a token any name will do")
+        body = self._body()
         path = urllib.parse.urlsplit(self.path).path
         if (self.command, path) == ("POST", "/reset"):
-            self.server.machine.reset()
+            self.server.reset()
             return answer({"status": "success"})
         call = CALLS.get((self.command, path))
         if call is None:
             raise Refused(404, f"{self.command} {path}: is no call of OSWorld's server")
-        return call(self.server.machine.sandbox, Request(_fields(self.headers.get("Content-Type", ""), body)))
+        request = Request(_fields(self.headers.get("Content-Type", ""), body))
+        try:
+            return call(self.server.sandbox, request)
+        except (TypeError, AttributeError) as error:
+            raise Refused(400, f"a field of the body is of the wrong kind ({error})") from error
+
+    def _refuse(self, status: int, line: str) -> NoReturn:
+        """Before a body is kept. A little of it is read: who is still sending would miss the reply."""
+        self.close_connection = True
+        length = self.headers.get("Content-Length", "0")
+        self.rfile.read(min(int(length), LITTLE) if length.isdigit() else 0)
+        raise Refused(status, line)
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "0")
@@ -135,6 +118,26 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing: screenshots come several times a second."""
 
 
+def _status(error: Exception) -> int:
+    match error:
+        case Refused():
+            return error.status
+        case EnvError():  # the desktop is lost
+            return 503
+        case ArpoError():  # there can be none
+            return 500
+    return 400  # the desktop refused what it was asked
+
+
+def _is_here(host: str) -> bool:
+    """Whether a request's Host is localhost or an address: to these no site can lead its pages."""
+    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
+    with contextlib.suppress(ValueError):
+        ipaddress.ip_address(name)
+        return True
+    return name == "localhost"
+
+
 def _fields(kind: str, body: bytes) -> dict[str, Any]:
     if kind.startswith("multipart/form-data"):
         return _parts(kind, body)
@@ -144,7 +147,7 @@ def _fields(kind: str, body: bytes) -> dict[str, Any]:
         return {}
     try:
         found = json.loads(body)
-    except ValueError:
+    except (ValueError, RecursionError):
         raise Refused(400, "the body is not JSON") from None
     if not isinstance(found, dict):
         raise Refused(400, "the body must be a JSON object")
@@ -168,8 +171,8 @@ def _parts(kind: str, body: bytes) -> dict[str, Any]:
 class Relay:
     """A port of this machine's loopback that leads to one inside."""
 
-    def __init__(self, machine: Machine, inside: int) -> None:
-        self._machine, self._inside = machine, inside
+    def __init__(self, server: Server, inside: int) -> None:
+        self._server, self._inside = server, inside
         self._listening = socket.create_server((HOST, 0))
         self.port: int = self._listening.getsockname()[1]
         threading.Thread(target=self._accept, daemon=True).start()
@@ -187,7 +190,7 @@ class Relay:
     def _join(self, outer: socket.socket) -> None:
         with outer:
             try:
-                inner = self._machine.sandbox.connect(self._inside)
+                inner = self._server.sandbox.connect(self._inside)
             except (ValueError, EnvError):
                 return  # nothing listens inside: the client sees a connection that closes
             with inner:
@@ -204,47 +207,46 @@ def _pump(source: socket.socket, sink: socket.socket) -> None:
         sink.shutdown(socket.SHUT_WR)
 
 
-class Server:
-    """See the module."""
+class Server(ThreadingHTTPServer):
+    """See the module. Used as a context, it is closed at the end."""
+
+    daemon_threads = True
 
     def __init__(self, size: tuple[int, int], port: int, token: str | None = None) -> None:
         if token is not None and not token.strip():
             raise ConfigError("token=: must not be empty")
+        refuse_size(size)
+        self.size, self.token = size, token
+        self._changing = threading.Lock()
+        self._relays: list[Relay] = []
+        self.sandbox = self._fresh()
         try:
-            self._http = Http((HOST, port), Handler)
-        except OSError as error:
+            super().__init__((HOST, port), Handler)
+        except OSError as error:  # it has closed itself
             raise ConfigError(f"port={port}: cannot be used ({error.strerror}); 0 is any that is free") from error
-        self._http.token = token
-        try:
-            self._machine = self._http.machine = Machine(size)
-        except BaseException:
-            self._http.server_close()
-            raise
-        self._relays = [Relay(self._machine, inside) for inside in (DEVTOOLS, VLC)]
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self.close()
+        self._relays += [Relay(self, inside) for inside in (DEVTOOLS, VLC)]
 
     @property
     def address(self) -> str:
         chromium, vlc = (relay.port for relay in self._relays)
-        return f"{HOST}:{self._http.server_port}:{chromium}:0:{vlc}"
+        return f"{HOST}:{self.server_port}:{chromium}:0:{vlc}"
 
-    def serve(self) -> None:
-        self._http.serve_forever()
+    def reset(self) -> None:
+        with self._changing:
+            self.sandbox.close()
+            self.sandbox = self._fresh()
 
-    def stop(self) -> None:
-        """Let `serve`, in another thread, return."""
-        self._http.shutdown()
-
-    def close(self) -> None:
-        self._http.server_close()
+    def server_close(self) -> None:
+        super().server_close()
         for relay in self._relays:
             relay.close()
-        self._machine.close()
+        with self._changing:
+            self.sandbox.close()
+
+    def _fresh(self) -> Sandbox:
+        sandbox = Sandbox(self.size, template(self.size), **ACCESSIBLE)
+        sandbox.wait()
+        return sandbox
 
 
 def serve(name: str, size: tuple[int, int], port: int, token: str | None) -> None:
@@ -255,4 +257,4 @@ def serve(name: str, size: tuple[int, int], port: int, token: str | None) -> Non
         raise ConfigError(f"port={port}: must be from 0 to 65535")
     with Server(size, port, token) as server, contextlib.suppress(KeyboardInterrupt):
         print(f"a desktop of {size[0]}x{size[1]} for OSWorld's client: {server.address}", flush=True)
-        server.serve()
+        server.serve_forever()

@@ -8,10 +8,10 @@ A step that fails or hangs is machinery (EnvError): the agent has not begun. In 
 may be its doing: there a failure is let be, as OSWorld does, and the checker sees what there is.
 """
 
-from __future__ import annotations
-
 import contextlib
+import http.client
 import json
+import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ OPENERS = {
     "vlc": "avi flac m4a mkv mov mp3 mp4 ogg ogv wav webm".split(),
     BROWSER: "htm html pdf svg".split(),
 }  # so that it depends on nothing that this machine happens to have installed
-DEBUGGING = "http://localhost:1337/json"  # the port with which OSWorld's tasks start their browser
+DEBUGGING = 1337  # the port with which OSWorld's tasks start their browser
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,11 +106,18 @@ def _filled(value: Any, size: tuple[int, int]) -> Any:
     return value
 
 
-def _words(command: list[str] | str, shell: bool | str) -> list[str] | str:
+def words_of(command: list[str] | str, shell: bool | str) -> list[str] | str:
     """A line for the shell, or words. OSWorld writes shell as a truth value or as text."""
     if shell in (True, "true"):
         return " ".join(command) if isinstance(command, list) else command
     return command.split() if isinstance(command, str) else command
+
+
+def _one_command(words: list[str] | str) -> list[str]:
+    """The words of a command, also where it is a line for the shell; none of a line that is more than one command."""
+    if not isinstance(words, str):
+        return words
+    return [] if set(words) & set(";&|<>\n") else shlex.split(words)
 
 
 # Programs and commands.
@@ -118,13 +125,14 @@ def _words(command: list[str] | str, shell: bool | str) -> list[str] | str:
 
 def launch(place: Place, command: list[str] | str, shell: bool | str = False) -> None:
     """Until it shows a window, has ended, or waits for something without one."""
-    words = _words(command, shell)
+    words = words_of(command, shell)
     sandbox, before = place.sandbox, _windows(place)
-    if words[0] in KILLERS:
-        return _end(place, list(words))
+    program, *arguments = _one_command(words) or [""]
+    if program in KILLERS:
+        return _end(place, [program, *arguments])
     pid = sandbox.launch(words)
     deadline, rested_s = time.monotonic() + WINDOW_S, 0.0
-    idle_s = SERVER_S if words[0] in SERVERS else IDLE_S
+    idle_s = SERVER_S if program in SERVERS else IDLE_S
     while _windows(place) <= before:
         status = sandbox.ask("status", pid=pid)
         if status:
@@ -151,7 +159,7 @@ def execute(
     stderr: str = "",
 ) -> None:
     """`stdout`, `stderr`: keep the output under this name for the checker."""
-    ran = place.sandbox.run(_words(command, shell), COMMAND_S)
+    ran = place.sandbox.run(words_of(command, shell), COMMAND_S)
     for name, said in ((stdout, ran.out), (stderr, ran.err)):
         if name and place.cache is not None:
             (place.cache / Path(name).name).write_text(said)
@@ -233,33 +241,48 @@ def _wait(done: Callable[[], bool], what: str, limit_s: float | None = None) -> 
 
 def chrome_open_tabs(place: Place, urls_to_open: list[str]) -> None:
     """And the page that it started with goes."""
-    before = _pages(place)
+    before = open_pages(place.sandbox)
     for url in urls_to_open:
-        _devtools(place, f"new?{url}", "PUT")
-    for page in before:
-        if page["url"].startswith(("chrome://newtab", "chrome://new-tab-page", "about:blank")):
-            _devtools(place, f"close/{page['id']}")
+        _devtools(place.sandbox, f"new?{url}", "PUT")
+    empty = ("chrome://newtab", "chrome://new-tab-page", "about:blank")
+    _close_tabs(place.sandbox, [page["id"] for page in before if page["url"].startswith(empty)])
 
 
 def chrome_close_tabs(place: Place, urls_to_close: list[str]) -> None:
-    for page in _pages(place):
-        if page["url"].rstrip("/") in {url.rstrip("/") for url in urls_to_close}:
-            _devtools(place, f"close/{page['id']}")
+    urls = {url.rstrip("/") for url in urls_to_close}
+    _close_tabs(place.sandbox, [page["id"] for page in open_pages(place.sandbox) if page["url"].rstrip("/") in urls])
 
 
-def _pages(place: Place) -> list[dict[str, str]]:
-    return [page for page in json.loads(_devtools(place, "list")) if page["type"] == "page"]
+def _close_tabs(sandbox: Sandbox, tabs: list[str]) -> None:
+    """And go on when they have gone."""
+
+    def gone() -> bool:
+        try:
+            return not any(page["id"] in tabs for page in open_pages(sandbox))
+        except ValueError:
+            return True  # with its last tab the browser goes
+
+    for tab in tabs:
+        _devtools(sandbox, f"close/{tab}")
+    _wait(gone, "tabs that were closed")
 
 
-def _devtools(place: Place, what: str, method: str = "GET") -> str:
-    program = (
-        "import sys, urllib.request as r; "
-        "print(r.urlopen(r.Request(sys.argv[1], method=sys.argv[2]), timeout=10).read().decode())"
-    )
-    ran = place.sandbox.run(["python3", "-c", program, f"{DEBUGGING}/{what}", method], COMMAND_S)
-    if ran.status:
-        raise ValueError(f"the browser's debugging port 1337 does not answer: {ran.err.strip().splitlines()[-1]}")
-    return ran.out
+def open_pages(sandbox: Sandbox) -> list[dict[str, str]]:
+    """What its tabs show: title, url, id. ValueError where it does not answer."""
+    return [page for page in json.loads(_devtools(sandbox, "list")) if page["type"] == "page"]
+
+
+def _devtools(sandbox: Sandbox, what: str, method: str = "GET") -> bytes:
+    browser = http.client.HTTPConnection("localhost")
+    try:
+        browser.sock = sandbox.connect(DEBUGGING)
+        browser.sock.settimeout(WAIT_S)
+        browser.request(method, f"/json/{what}")
+        return browser.getresponse().read()
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise ValueError(f"the browser's debugging port {DEBUGGING} does not answer: {error}") from error
+    finally:
+        browser.close()
 
 
 STEPS: dict[str, Callable[..., None]] = {

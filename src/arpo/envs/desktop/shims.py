@@ -1,19 +1,19 @@
-"""What OSWorld's tasks expect of their machine and Debian calls otherwise: first on the PATH of a sandbox, read-only.
+"""What OSWorld's tasks expect of their machine and Debian calls otherwise: first on the PATH of a sandbox.
 
 `google-chrome` is chromium with Chrome's profile folder and process name; `sudo` needs neither password nor privileges,
 since all that a task changes is the user's own; `pyautogui` is our own (pyautogui.py), which has nothing to install.
-"""
 
-from __future__ import annotations
+They lie at the root, which is read-only: in a folder that it can write, an agent could put its own `cat` before all.
+"""
 
 from importlib import resources
 from pathlib import Path
 
-FOLDER, PYTHON = "/run/arpo/bin", "/run/arpo/python"
+FOLDER, PYTHON = "/arpo/bin", "/arpo/python"
 
 # In a sandbox there is no second one to be had, so the browser has none of its own.
 CHROME = """#!/bin/sh
-exec /run/arpo/chrome/chrome --no-sandbox --test-type --start-maximized --no-first-run --no-default-browser-check \\
+exec /arpo/chrome/chrome --no-sandbox --test-type --start-maximized --no-first-run --no-default-browser-check \\
     --password-store=basic --disable-gpu --disable-background-networking --disable-component-update \\
     --user-data-dir="$HOME/.config/google-chrome" "$@"
 """
@@ -43,10 +43,11 @@ done
 """
 
 # An xterm can print what it shows; so it can be asked what that is (checks/getters.py).
-XTERM, SHOWN = "/run/arpo/xterm", "/run/user/1000/terminal"
-RESOURCES = f"XTerm*printerCommand: cat > {SHOWN}\nXTerm*printAttributes: 0\n"
+XTERM, SHOWN = "/arpo/xterm", "/run/user/1000/terminal"
+PRINTER = f"cat > {SHOWN}.new && mv {SHOWN}.new {SHOWN}"  # it is there as a whole, or not at all
+RESOURCES = f"XTerm*printerCommand: {PRINTER}\nXTerm*printAttributes: 0\n"
 
-CHROMIUM, AS = Path("/usr/lib/chromium"), "/run/arpo/chrome"
+CHROMIUM, AS = Path("/usr/lib/chromium"), "/arpo/chrome"
 
 
 def files() -> dict[str, str]:

@@ -5,6 +5,7 @@
 
     score(sandbox, task, answer)      0 … 1
     missing_checks(task)              the names of getters and metrics that are not here: the task is refused by them
+    refuse_broken_checks(task)        ValueError where one that is here is called with what it does not know
 
 getters.py and chrome.py fetch, metrics.py and the files beside it compare. A value that is not there scores 0, and so
 does a file that cannot be read as what it should be: the agent made it. Whatever else goes wrong is machinery.
@@ -14,17 +15,25 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from arpo.envs.desktop.checks.chrome import CHROME_METRICS, PROFILE_GETTERS, TAB_GETTERS, close_browser
+from arpo.envs.desktop.checks.chrome import (
+    CHROME_METRICS,
+    PROFILE_GETTERS,
+    TAB_GETTERS,
+    THEIR_PROFILE_GETTERS,
+    close_browser,
+)
 from arpo.envs.desktop.checks.documents import DOCUMENT_METRICS
 from arpo.envs.desktop.checks.getters import COMMON_GETTERS, Machine
 from arpo.envs.desktop.checks.metrics import COMMON_METRICS
 from arpo.envs.desktop.checks.programs import PROGRAM_METRICS
 from arpo.envs.desktop.checks.reading import Unreadable
-from arpo.envs.desktop.checks.tables import TABLE_METRICS, tables_cannot
+from arpo.envs.desktop.checks.rules import refuse_rules
+from arpo.envs.desktop.checks.tables import TABLE_METRICS, refuse_table_rules, tables_cannot
 from arpo.envs.desktop.files import Files
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.envs.desktop.setup import finish
@@ -44,7 +53,8 @@ def score(
     """Of a feasible task, in the state that the machine is in. `answer`: what the agent said when it finished."""
     with tempfile.TemporaryDirectory(prefix="arpo-") as cache:
         machine = Machine(sandbox, Path(cache), files or Files(), answer)
-        if (wanted := _getters(task.evaluator)) & PROFILE_GETTERS.keys() and not wanted & TAB_GETTERS.keys():
+        getters = {what["type"] for what in asked_for(task.evaluator)}
+        if getters & {*PROFILE_GETTERS, *THEIR_PROFILE_GETTERS} and not getters & TAB_GETTERS.keys():
             close_browser(sandbox)
         finish(sandbox, task, machine.cache, machine.files)
         try:
@@ -63,10 +73,46 @@ def missing_checks(task: Task, osworld: Client | None = None) -> list[str]:
         options = _at(evaluator, "options", i) or {}
         if (missing := _no_metric(name, options)) and not (osworld and osworld.has_metric(name)):
             lacking |= missing
-    for what in (one for key in ("result", "expected") for one in listed(evaluator.get(key)) if one):
+    for what in asked_for(evaluator):
         if (missing := _no_getter(what)) and not (osworld and osworld.has_getter(what["type"])):
             lacking |= missing
     return sorted(lacking)
+
+
+def refuse_broken_checks(task: Task) -> None:
+    """What OSWorld's client does is its own to judge."""
+    evaluator = task.evaluator
+    for what in asked_for(evaluator):
+        if not _no_getter(what):
+            _refuse_call(what["type"], GETTERS[what["type"]], None, **_without_type(what))
+        _refuse_names(what)
+    for i, name in enumerate(listed(evaluator["func"]) if task.feasible else []):
+        expected, options = _at(evaluator, "expected", i), _at(evaluator, "options", i) or {}
+        if not _no_metric(name, options):
+            _refuse_call(name, METRICS[name], *[None] * (2 if expected else 1), **options)
+            if expected and expected["type"] == "rule":
+                refuse_rules(name, expected["rules"])
+            if name == "compare_table":
+                refuse_table_rules(options["rules"])
+
+
+def _refuse_call(name: str, function: Callable[..., Any], *arguments: Any, **named: Any) -> None:
+    try:
+        inspect.signature(function).bind(*arguments, **named)
+    except TypeError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _refuse_names(what: dict[str, Any]) -> None:
+    """Of the files in the getter's folder: each has its own, and none leads out of it."""
+    paths = listed(what.get("path"))
+    names = listed(what.get("dest")) or [Path(path).name for path in paths]
+    if what["type"] == "cache_file":
+        names = paths
+    if any(Path(name).is_absolute() or ".." in Path(name).parts for name in names):
+        raise ValueError(f"{what['type']}: {', '.join(names)}: must be names of files, not paths to elsewhere")
+    if len(set(names)) < len(names):
+        raise ValueError(f"{what['type']}: several files with one name: give each its own, by dest")
 
 
 def _no_metric(name: str, options: dict[str, Any]) -> set[str]:
@@ -74,7 +120,7 @@ def _no_metric(name: str, options: dict[str, Any]) -> set[str]:
 
 
 def _no_getter(what: dict[str, Any]) -> set[str]:
-    return _lacking(GETTERS, what["type"], {key: None for key in what if key != "type"})
+    return _lacking(GETTERS, what["type"], _without_type(what))
 
 
 def _lacking(known: dict[str, Callable[..., Any]], name: str, options: dict[str, Any]) -> set[str]:
@@ -84,8 +130,13 @@ def _lacking(known: dict[str, Callable[..., Any]], name: str, options: dict[str,
     return {f"{name} ({option})" for option in options.keys() - inspect.signature(known[name]).parameters.keys()}
 
 
-def _getters(evaluator: dict[str, Any]) -> set[str]:
-    return {one["type"] for key in ("result", "expected") for one in listed(evaluator.get(key)) if one}
+def _without_type(what: dict[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in what.items() if key != "type"}
+
+
+def asked_for(evaluator: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Every `{"type": …}` that a getter answers."""
+    return (one for key in ("result", "expected") for one in listed(evaluator.get(key)) if one)
 
 
 def listed(value: Any) -> list[Any]:
@@ -120,6 +171,7 @@ def _at(evaluator: dict[str, Any], key: str, i: int) -> Any:
 
 
 def _get(machine: Machine, what: dict[str, Any], osworld: Client | None) -> Any:
+    machine = replace(machine, cache=Path(tempfile.mkdtemp(dir=machine.cache)))  # two may have files of one name
     if osworld and _no_getter(what):
         return osworld.get(what["type"], machine, what)
-    return GETTERS[what["type"]](machine, **{key: value for key, value in what.items() if key != "type"})
+    return GETTERS[what["type"]](machine, **_without_type(what))

@@ -3,40 +3,37 @@
 The profile is that of `google-chrome`, which OSWorld's tasks start, else of `chromium`.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from itertools import product
 from typing import Any
 
 from arpo.envs.desktop.checks.getters import Machine
-from arpo.envs.desktop.checks.reading import Unreadable, database
+from arpo.envs.desktop.checks.reading import below, database, reader
 from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.desktop.setup import open_pages
 
 PROFILES = ("~/.config/google-chrome/Default", "~/.config/chromium/Default")
 SESSION_ONLY = 4  # how the profile writes that cookies go when the browser closes
 CLOSE_S = 10.0  # what it is given to close
-TABS = "http://localhost:1337/json/list"
 
 
 def chrome_file(machine: Machine, name: str) -> bytes | None:
     return next((data for profile in PROFILES if (data := machine.read(f"{profile}/{name}")) is not None), None)
 
 
-def chrome_preferences(machine: Machine) -> dict[str, Any]:
+@reader
+def _json(data: bytes | None) -> Any:
+    return {} if data is None else json.loads(data)
+
+
+def chrome_preferences(machine: Machine) -> Any:
     """The whole of Preferences; empty where there is none yet, as all settings then have their first values."""
     return _json(chrome_file(machine, "Preferences"))
 
 
-def _json(data: bytes | None) -> dict[str, Any]:
-    if data is None:
-        return {}
-    try:
-        found = json.loads(data)
-    except ValueError as error:
-        raise Unreadable(str(error)) from error
-    return found if isinstance(found, dict) else {}
+def _setting(machine: Machine, *keys: str) -> Any:
+    return below(chrome_preferences(machine), *keys)
 
 
 def _yes(value: Any) -> str:
@@ -44,46 +41,40 @@ def _yes(value: Any) -> str:
 
 
 def enable_do_not_track(machine: Machine) -> str:
-    return _yes(chrome_preferences(machine).get("enable_do_not_track"))
-
-
-def enable_enhanced_safety_browsing(machine: Machine) -> str:
-    return _yes(chrome_preferences(machine).get("safebrowsing", {}).get("enhanced"))
+    return _yes(_setting(machine, "enable_do_not_track"))
 
 
 def enable_safe_browsing(machine: Machine) -> str:
-    found = chrome_preferences(machine).get("safebrowsing", {})
-    return _yes(found.get("enhanced") or found.get("enabled"))
+    return _yes(_setting(machine, "safebrowsing", "enhanced") or _setting(machine, "safebrowsing", "enabled"))
 
 
 def new_startup_page(machine: Machine) -> str:
     """Whether it starts with the new tab page."""
-    found = chrome_preferences(machine)
-    return _yes("session" not in found or found["session"].get("restore_on_startup") == 5)
+    session = _setting(machine, "session")
+    return _yes(session is None or below(session, "restore_on_startup") == 5)
 
 
 def data_delete_automacally(machine: Machine) -> str:
     """The name is OSWorld's. Whether sites' data go when the browser closes; other defaults may be there too."""
-    found = chrome_preferences(machine).get("profile", {}).get("default_content_setting_values", {})
-    return _yes(found.get("cookies") == SESSION_ONLY)
+    return _yes(_setting(machine, "profile", "default_content_setting_values", "cookies") == SESSION_ONLY)
 
 
-def profile_name(machine: Machine) -> str | None:
-    return chrome_preferences(machine).get("profile", {}).get("name")
+def profile_name(machine: Machine) -> Any:
+    return _setting(machine, "profile", "name")
 
 
-def default_search_engine(machine: Machine) -> str:
-    found = chrome_preferences(machine).get("default_search_provider_data", {})
-    return found.get("template_url_data", {}).get("short_name", "Google")
+def default_search_engine(machine: Machine) -> Any:
+    return _setting(machine, "default_search_provider_data", "template_url_data", "short_name") or "Google"
 
 
 def chrome_font_size(machine: Machine) -> dict[str, Any]:
     found = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
-    return found | chrome_preferences(machine).get("webkit", {}).get("webprefs", {})
+    changed = _setting(machine, "webkit", "webprefs")
+    return found | (changed if isinstance(changed, dict) else {})
 
 
-def bookmarks(machine: Machine) -> dict[str, Any] | None:
-    return _json(chrome_file(machine, "Bookmarks")).get("roots")
+def bookmarks(machine: Machine) -> Any:
+    return below(_json(chrome_file(machine, "Bookmarks")), "roots")
 
 
 def history(machine: Machine, dest: str = "history") -> list[Any] | None:
@@ -95,13 +86,11 @@ def history(machine: Machine, dest: str = "history") -> list[Any] | None:
 
 
 def open_tabs_info(machine: Machine) -> list[dict[str, str]] | None:
-    """Title and address of each tab, by the debugging port that OSWorld's tasks open."""
-    program = f"import urllib.request as r; print(r.urlopen({TABS!r}, timeout=5).read().decode())"
-    ran = machine.run(["python3", "-c", program])
-    if ran is None or ran.status:
+    """Title and address of each tab; None where the browser cannot be asked."""
+    try:
+        return [{"title": tab["title"], "url": tab["url"]} for tab in open_pages(machine.sandbox)]
+    except ValueError:
         return None
-    tabs = [tab for tab in json.loads(ran.out) if tab["type"] == "page"]
-    return [{"title": tab["title"], "url": tab["url"]} for tab in tabs]
 
 
 def close_browser(sandbox: Sandbox) -> None:
@@ -120,20 +109,20 @@ def check_font_size(found: dict[str, Any], rules: dict[str, Any]) -> float:
 
 
 def is_expected_bookmarks(roots: dict[str, Any], rules: dict[str, Any]) -> float:
-    bar = roots["bookmark_bar"]["children"]
+    bar = below(roots, "bookmark_bar", "children") or []
     if rules["type"] == "bookmark_bar_folders_names":
-        return float({one["name"] for one in bar if one["type"] == "folder"} == set(rules["names"]))
+        return float({below(one, "name") for one in bar if below(one, "type") == "folder"} == set(rules["names"]))
     if rules["type"] == "bookmark_bar_websites_urls":
         return float(_addresses(bar) == set(rules["urls"]))
     if rules["type"] == "liked_authors_websites_urls":
-        liked = [one for one in bar if one["type"] == "folder" and one["name"] == "Liked Authors"]
+        liked = [one for one in bar if (below(one, "type"), below(one, "name")) == ("folder", "Liked Authors")]
         choices = product(*([one] if isinstance(one, str) else one for one in rules["urls"]))
-        return float(bool(liked) and any(set(choice) == _addresses(liked[0]["children"]) for choice in choices))
+        return float(bool(liked) and any(set(choice) == _addresses(liked[0].get("children", [])) for choice in choices))
     raise ValueError(f"is_expected_bookmarks has no {rules['type']!r}")
 
 
 def _addresses(entries: list[dict[str, Any]]) -> set[str]:
-    return {one["url"] for one in entries if one["type"] == "url"}
+    return {below(one, "url") for one in entries if below(one, "type") == "url"}
 
 
 def is_expected_tabs(tabs: list[dict[str, str]], rules: dict[str, Any]) -> float:
@@ -145,16 +134,21 @@ def is_expected_tabs(tabs: list[dict[str, str]], rules: dict[str, Any]) -> float
 
 def check_history_deleted(pages: list[Any], rules: dict[str, Any]) -> float:
     """No page is left whose address has one of the keywords in it."""
-    return float(not any(word in page[0] for word in rules["keywords"] for page in pages))
+    return float(not any(word in str(page[0]) for word in rules["keywords"] for page in pages))
 
 
 PROFILE_GETTERS: dict[str, Callable[..., Any]] = {
     getter.__name__: getter
     for getter in (
-        chrome_preferences, enable_do_not_track, enable_enhanced_safety_browsing, enable_safe_browsing,
+        chrome_preferences, enable_do_not_track, enable_safe_browsing,
         new_startup_page, data_delete_automacally, profile_name, default_search_engine, chrome_font_size, bookmarks,
         history,
     )
+}  # fmt: skip
+# OSWorld's own that read it too, where its client is asked (delegate.py).
+THEIR_PROFILE_GETTERS = {
+    "chrome_language", "cookie_data", "enable_enhanced_safety_browsing", "enabled_experiments",
+    "find_installed_extension_name", "find_unpacked_extension_path",
 }  # fmt: skip
 TAB_GETTERS: dict[str, Callable[..., Any]] = {"open_tabs_info": open_tabs_info}
 CHROME_METRICS: dict[str, Callable[..., float]] = {

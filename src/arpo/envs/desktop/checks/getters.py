@@ -1,11 +1,10 @@
 """What checkers look at: a getter takes the machine and the rest of `{"type": …}`. None: there is nothing.
 
-A file of the machine is copied into the rollout's own cache folder, and its path there is the value.
+A file of the machine is copied into a folder of the getter's own, and its path there is the value.
 """
 
-from __future__ import annotations
-
 import posixpath
+import shutil
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,14 +13,16 @@ from typing import Any
 
 from arpo.envs.desktop.checks.tables import rows_of
 from arpo.envs.desktop.files import Files
-from arpo.envs.desktop.sandbox import Ran, Sandbox
-from arpo.envs.desktop.shims import SHOWN
+from arpo.envs.desktop.sandbox import SURROUNDINGS, Ran, Sandbox
+from arpo.envs.desktop.setup import COMMAND_S, words_of
+from arpo.envs.desktop.shims import FOLDER, SHOWN, files, mounts
+from arpo.errors import EnvError
 
 HOME = "/home/user"
-COMMAND_S = 120.0  # as OSWorld's server has it
 VIDEO = """3gp 3gpp 3gpp2 avi divx dv fli flv mp2t mp4 mp4v-es mpeg mpeg-system msvideo ogg quicktime vnd.divx
 vnd.mpegurl vnd.rn-realvideo webm x-anim x-avi x-flc x-fli x-flv x-m4v x-matroska x-mpeg x-mpeg-system x-mpeg2 x-ms-asf
 x-ms-asf-plugin x-ms-asx x-ms-wm x-ms-wmv x-ms-wmx x-ms-wvx x-msvideo x-nsv x-ogm x-theora""".split()
+NEEDED = {"default_video_player": ["xdg-mime"]}  # what a getter runs by a shell
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +30,7 @@ class Machine:
     """What getters work on."""
 
     sandbox: Sandbox
-    cache: Path  # a folder of this rollout's own
+    cache: Path  # a folder of this getter's own, in that of the rollout
     files: Files
     answer: str  # what the agent said when it finished
 
@@ -41,24 +42,36 @@ class Machine:
             return None
 
     def run(self, command: list[str] | str, shell: bool = False) -> Ran | None:
-        """A command inside; None where there is no such program or it takes too long."""
-        if isinstance(command, list):
-            command = " ".join(command) if shell else command
-        elif not shell:
-            command = command.split()
+        """A command inside; None where it cannot be run or takes too long."""
+        if why := not_installed(words := words_of(command, shell)):
+            raise EnvError(f"the checker {why}")
         try:
-            ran = self.sandbox.run(command, COMMAND_S)
+            ran = self.sandbox.run(words, COMMAND_S)
         except ValueError:
             return None
         return None if ran.late else ran
 
+    def copy(self, path: str, name: str | None = None) -> str | None:
+        """A file inside, put into the cache folder under this name or its own; None where it cannot be read."""
+        data = self.read(path)
+        return None if data is None else self.keep(name or posixpath.basename(path), data)
+
     def keep(self, name: str, data: bytes) -> str:
         """Put it into the cache folder; its path."""
         place = self.cache / name
-        assert ".." not in place.parts, name
+        assert place.is_relative_to(self.cache) and ".." not in place.parts, name
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_bytes(data)
         return str(place)
+
+
+def not_installed(words: list[str] | str) -> str:
+    """What to say where no sandbox has the program. One with a path may be the agent's, and is not looked for."""
+    if isinstance(words, str) or not words or "/" in words[0]:
+        return ""
+    shims = {*files(), *(mount[-1] for mount in mounts())}
+    known = f"{FOLDER}/{words[0]}" in shims or shutil.which(words[0], path=SURROUNDINGS["PATH"])
+    return "" if known else f"needs the program {words[0]}, which is not installed"
 
 
 def _at_home(path: str) -> str:
@@ -80,12 +93,8 @@ def vm_file(
 ) -> str | list[str | None] | None:
     """`dest`: its name in the cache folder, else its own. `multi`: several; `gives` says which are the value."""
     paths = path if multi else [path]
-    names = [posixpath.basename(one) for one in paths] if dest is None else dest if multi else [dest]
-    places: list[str | None] = []
-    for one, name in zip(paths, names, strict=True):
-        data = machine.read(one)
-        places.append(None if data is None else machine.keep(name, data))
-    return _given(places, gives)
+    names = dest if multi and dest is not None else [dest] * len(paths)
+    return _given([machine.copy(one, name) for one, name in zip(paths, names, strict=True)], gives)
 
 
 def cloud_file(
@@ -103,7 +112,7 @@ def _given(places: list[Any], gives: list[int] | None) -> Any:
 
 def cache_file(machine: Machine, path: str) -> str | None:
     """What a step of `postconfig` kept of its output."""
-    place = machine.cache / path
+    place = machine.cache.parent / path
     return str(place) if place.is_file() else None
 
 
@@ -111,10 +120,8 @@ def content_from_vm_file(machine: Machine, path: str, file_type: str, file_conte
     """Of a spreadsheet, its last row as text."""
     if (file_type, file_content) != ("xlsx", "last_row"):
         raise ValueError(f"content_from_vm_file has no {file_type}, {file_content}")
-    data = machine.read(path)
-    if data is None:
-        return None
-    rows = rows_of(machine.keep(posixpath.basename(path), data))
+    place = machine.copy(path)
+    rows = rows_of(place) if place is not None else []
     return [str(value) for value in rows[-1]] if rows else None
 
 
@@ -142,21 +149,19 @@ def vm_screen_size(machine: Machine) -> dict[str, int]:
 
 
 def vm_window_size(machine: Machine, app_class_name: str) -> dict[str, int] | None:
-    for window in machine.sandbox.ask("windows"):
-        if app_class_name in window["class"]:
+    """Of the highest window of that class, in letters of any size."""
+    for window in reversed(machine.sandbox.ask("windows")):
+        if app_class_name.lower() in (name.lower() for name in window["class"]):
             return {"width": window["box"][2], "height": window["box"][3]}
     return None
 
 
 def vm_terminal_output(machine: Machine) -> str | None:
     """What the terminal shows that was written to last."""
-    newest = "$(ls -t /dev/pts/[0-9]* | head -n 1)"
-    ran = machine.run(f"printf '\\033[i' > {newest} && sleep 0.3 && cat {SHOWN}", shell=True)  # "print the screen"
+    ask = "printf '\\033[i' > $(ls -t /dev/pts/[0-9]* | head -n 1)"  # "print the screen"
+    wait = f"for i in $(seq 100); do [ -e {SHOWN} ] && exec cat {SHOWN}; sleep 0.05; done; false"
+    ran = machine.run(f"rm -f {SHOWN}; {ask} && {{ {wait}; }}", shell=True)
     return None if ran is None or ran.status else "\n".join(line.rstrip() for line in ran.out.splitlines()).rstrip()
-
-
-def window_titles(machine: Machine) -> list[str]:
-    return [window["title"] for window in machine.sandbox.ask("windows")]
 
 
 def answer(machine: Machine) -> str:
@@ -169,15 +174,11 @@ def rule(machine: Machine, rules: Any) -> Any:
 
 
 def vlc_config(machine: Machine, dest: str = "vlcrc") -> str | None:
-    found = vm_file(machine, "~/.config/vlc/vlcrc", dest)
-    assert not isinstance(found, list)
-    return found
+    return machine.copy("~/.config/vlc/vlcrc", dest)
 
 
 def gimp_config_file(machine: Machine, file_name: str, dest: str | None = None) -> str | None:
-    found = vm_file(machine, f"~/.config/GIMP/2.10/{file_name}", dest)
-    assert not isinstance(found, list)
-    return found
+    return machine.copy(f"~/.config/GIMP/2.10/{file_name}", dest)
 
 
 def default_video_player(machine: Machine) -> str:
@@ -192,7 +193,7 @@ COMMON_GETTERS: dict[str, Callable[..., Any]] = {
     getter.__name__: getter
     for getter in (
         vm_command_line, vm_command_error, vm_file, cloud_file, cache_file, content_from_vm_file, list_directory,
-        vm_terminal_output, vm_screen_size, vm_window_size, window_titles, answer, rule,
+        vm_terminal_output, vm_screen_size, vm_window_size, answer, rule,
         vlc_config, gimp_config_file, default_video_player,
     )
 }  # fmt: skip

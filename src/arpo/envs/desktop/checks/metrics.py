@@ -3,17 +3,13 @@
 Names and rules are OSWorld's, and so are the forms of what is wanted (rules.py).
 """
 
-from __future__ import annotations
-
-import csv
 import difflib
-import io
 import json
 import re
 from collections.abc import Callable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, database, image, json_of, text
+from arpo.envs.desktop.checks.reading import Unreadable, below, csv_of, database, image, json_of, reader, text
 from arpo.envs.desktop.checks.rules import matches
 
 Rules = dict[str, Any]
@@ -59,18 +55,22 @@ def check_list(path: str, rules: Rules) -> float:
     def somewhere(pattern: str) -> bool:
         return any(re.search(pattern, line) for line in lines)
 
-    expected = all(map(somewhere, rules.get("expect", [])))
-    return float(expected and not any(map(somewhere, rules.get("unexpect", []))))
+    return _as_expected(rules, somewhere)
 
 
 def check_csv(path: str, rules: Rules) -> float:
-    rows = list(csv.DictReader(io.StringIO(text(path))))
+    names, *lines = [row for row in csv_of(path) if row] or [[]]
+    rows = [dict(zip(names, line, strict=False)) for line in lines]
 
     def somewhere(wanted: dict[str, Any]) -> bool:
         return any(all(row.get(key) == value for key, value in wanted.items()) for row in rows)
 
-    expected = all(map(somewhere, rules.get("expect", [])))
-    return float(expected and not any(map(somewhere, rules.get("unexpect", []))))
+    return _as_expected(rules, somewhere)
+
+
+def _as_expected(rules: Rules, holds: Callable[[Any], bool]) -> float:
+    expected = all(map(holds, rules.get("expect", [])))
+    return float(expected and not any(map(holds, rules.get("unexpect", []))))
 
 
 def compare_text_file(path: str, wanted: str, ignore_blanks: bool = False, ignore_case: bool = False) -> float:
@@ -103,8 +103,7 @@ def check_line_number(path: str, rules: Rules) -> float:
 
 def check_json(path: str, rules: Rules, is_yaml: bool = False) -> float:
     content = json_of(path, is_yaml)
-    expected = all(matches(_below(content, one["key"]), one) for one in rules.get("expect", []))
-    return float(expected and not any(matches(_below(content, one["key"]), one) for one in rules.get("unexpect", [])))
+    return _as_expected(rules, lambda one: matches(below(content, *one["key"]), one))
 
 
 def check_direct_json_object(found: Any, rules: Rules) -> float:
@@ -126,26 +125,19 @@ def check_direct_json_object(found: Any, rules: Rules) -> float:
     return float(all(right(key, wanted) for key, wanted in rules["expected"].items()))
 
 
-def _below(content: Any, keys: list[Any]) -> Any:
-    for key in keys:
-        try:
-            content = content[key]
-        except (LookupError, TypeError):
-            return None
-    return content
-
-
 def run_sqlite3(path: str, rules: Rules) -> float:
     """The number that a query gives."""
     rows = database(path, rules["sql"])
-    return float(rows[0][0] or 0) if rows else 0.0
+    return reader(float)(rows[0][0] or 0) if rows else 0.0
 
 
 # Pictures.
 
 
 def check_image_size(path: str, rules: Rules) -> float:
-    width, height = image(path).size
+    picture = image(path)
+    box = picture.getchannel("A").getbbox() if rules.get("ignore_transparent") else (0, 0, *picture.size)
+    width, height = (box[2] - box[0], box[3] - box[1]) if box else (0, 0)
     return float(rules.get("width", width) == width and rules.get("height", height) == height)
 
 

@@ -1,7 +1,5 @@
 """Settings of VLC, GIMP, LibreOffice and the system, as their own files and commands have them."""
 
-from __future__ import annotations
-
 import ast
 from collections.abc import Callable
 from typing import Any
@@ -35,7 +33,7 @@ def check_qt_slider_colours(path: str, rules: dict[str, Any]) -> float:
     if rules["type"] == "match":
         return float(found == rules["expected_qt_slider_colours"])
     numbers = found.split(";")
-    return float(all(number.isdigit() and int(number) < DARK for number in numbers))
+    return float(all(number.isdecimal() and int(number) < DARK for number in numbers))
 
 
 def check_global_key_play_pause(path: str, rules: dict[str, Any]) -> float:

@@ -1,78 +1,139 @@
 """Files that an agent made, read as what they should be. What cannot be is Unreadable, and scores 0.
 
-text(path)   json_of(path)   xml_of(data)   archive(path)   image(path)   database(path, sql)
+    text(path)   json_of(path)   csv_of(path)   xml_of(data)   archive(path)   image(path)   database(path, sql)
+
+They are read outside the sandbox, so a small file must not become a large one: each reader has a bound.
 """
 
-from __future__ import annotations
-
+import csv
+import functools
+import io
 import json
+import lzma
 import sqlite3
+import struct
 import xml.etree.ElementTree as ET
 import zipfile
+import zlib
 from collections.abc import Callable
 from contextlib import closing
+from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 import yaml
 from PIL import Image
 
+P = ParamSpec("P")
 R = TypeVar("R")
-LARGEST = 64 << 20  # bytes of a part of an archive, unpacked
-BAD = (OSError, ValueError, ET.ParseError, zipfile.BadZipFile, KeyError, EOFError, SyntaxError, RecursionError)
+LARGEST = 64 << 20  # bytes of all parts of an archive that are read, unpacked
+DEEPEST = 200  # elements of XML in one another
+MOST_PIXELS = 1 << 26
+MOST_ROWS = 100_000  # of a query
+MOST_WORK = 1000  # of a query, in hundred thousands of instructions: some seconds
+PICTURES = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # for others Pillow may start programs
+BAD = (
+    OSError, ValueError, LookupError, ArithmeticError, EOFError, SyntaxError, RuntimeError, struct.error, zlib.error,
+    lzma.LZMAError, zipfile.BadZipFile, csv.Error, sqlite3.Error, yaml.YAMLError, Image.DecompressionBombError,
+)  # fmt: skip
 
 
 class Unreadable(Exception):
     """The file is not what it should be."""
 
 
+def reader(read: Callable[P, R]) -> Callable[P, R]:
+    """What a file makes it raise is Unreadable."""
+
+    @functools.wraps(read)
+    def guarded(*arguments: P.args, **named: P.kwargs) -> R:
+        try:
+            return read(*arguments, **named)
+        except BAD as error:
+            raise Unreadable(f"{type(error).__name__}: {error}") from error
+
+    return guarded
+
+
+@reader
 def text(path: str) -> str:
-    return _read(lambda: Path(path).read_text(encoding="utf-8"), path)
+    return Path(path).read_text(encoding="utf-8")
 
 
+@reader
 def json_of(path: str, is_yaml: bool = False) -> Any:
-    try:
-        return yaml.safe_load(text(path)) if is_yaml else _read(lambda: json.loads(text(path)), path)
-    except yaml.YAMLError as error:
-        raise Unreadable(f"{path}: {error}") from error
+    return yaml.safe_load(text(path)) if is_yaml else json.loads(text(path))
 
 
+def below(content: Any, *keys: Any) -> Any:
+    """What JSON has there; None where it has nothing."""
+    for key in keys:
+        try:
+            content = content[key]
+        except (LookupError, TypeError):
+            return None
+    return content
+
+
+@reader
+def csv_of(path: str) -> list[list[str]]:
+    return list(csv.reader(io.StringIO(text(path))))
+
+
+@reader
 def xml_of(data: bytes | str) -> ET.Element:
-    if (b"<!ENTITY" if isinstance(data, bytes) else "<!ENTITY") in data:  # type: ignore[operator]
-        raise Unreadable("an XML file with entities of its own: it may grow without end")
-    return _read(lambda: ET.fromstring(data), "XML")
+    return ET.fromstring(data, ET.XMLParser(target=_Tree()))
 
 
+class _Tree(ET.TreeBuilder):
+    """Without a document type, whose entities may grow without end, and no deeper than documents are."""
+
+    depth = 0
+
+    def doctype(self, *about: str | None) -> None:
+        raise ValueError("XML with a document type")
+
+    def start(self, tag: str, attrs: dict[str, str], /) -> ET.Element:
+        self.depth += 1
+        if self.depth > DEEPEST:
+            raise ValueError("XML that is too deep")
+        return super().start(tag, attrs)
+
+    def end(self, tag: str, /) -> ET.Element:
+        self.depth -= 1
+        return super().end(tag)
+
+
+@reader
 def archive(path: str) -> dict[str, Callable[[], bytes]]:
     """The parts of a zip file by name, each unpacked when it is called."""
-    packed = _read(lambda: zipfile.ZipFile(path), path)
+    packed, left = zipfile.ZipFile(path), LARGEST
 
+    @reader
     def part(info: zipfile.ZipInfo) -> bytes:
-        if info.file_size > LARGEST:
-            raise Unreadable(f"{path}: {info.filename} is too large")
-        return _read(lambda: packed.read(info), path)
+        nonlocal left
+        left -= info.file_size
+        if left < 0:
+            raise ValueError(f"{info.filename} is too large")
+        return packed.read(info)
 
-    return {info.filename: lambda info=info: part(info) for info in packed.infolist()}  # type: ignore[misc]
+    return {info.filename: functools.partial(part, info) for info in packed.infolist()}
 
 
+@reader
 def image(path: str) -> Image.Image:
-    def decoded() -> Image.Image:
-        with Image.open(path) as encoded:
-            return encoded.convert("RGBA")
+    with Image.open(path, formats=PICTURES) as encoded:
+        if encoded.width * encoded.height > MOST_PIXELS:
+            raise ValueError("the picture is too large")
+        return encoded.convert("RGBA")
 
-    return _read(decoded, path)
 
-
+@reader
 def database(path: str, sql: str) -> list[Any]:
-    try:
-        with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
-            return connection.execute(sql).fetchall()
-    except sqlite3.Error as error:
-        raise Unreadable(f"{path}: {error}") from error
-
-
-def _read(read: Callable[[], R], what: str) -> R:
-    try:
-        return read()
-    except BAD as error:
-        raise Unreadable(f"{what}: {error}") from error
+    with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
+        work = count()
+        connection.set_progress_handler(lambda: next(work) > MOST_WORK, 100_000)  # a view may be endless
+        rows = connection.execute(sql).fetchmany(MOST_ROWS + 1)
+    if len(rows) > MOST_ROWS:
+        raise ValueError("the query gives too many rows")
+    return rows

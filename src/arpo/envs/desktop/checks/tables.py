@@ -5,17 +5,13 @@ check_cells(path, {"B2": 12.5})             are they so? {"A3": None}: is it emp
 compare_table(path, wanted, rules=[…])      OSWorld's, for the rules sheet_name, sheet_data and check_cell
 """
 
-from __future__ import annotations
-
-import csv
-import io
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, archive, text, xml_of
-from arpo.envs.desktop.checks.rules import matches
+from arpo.envs.desktop.checks.reading import Unreadable, archive, csv_of, reader, xml_of
+from arpo.envs.desktop.checks.rules import matches, refuse_rule
 
 Cells = dict[str, Any]
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -25,12 +21,19 @@ OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 DIGITS = 9  # decimal places that count
 FEW = 1000  # repeated cells or rows beyond are the empty rest of a sheet
+MOST_CELLS = 1_000_000
+RULES: dict[str, set[str]] = {  # of compare_table, and what each must have
+    "sheet_name": set(),
+    "sheet_data": {"sheet_idx0", "sheet_idx1"},
+    "check_cell": {"sheet_idx", "coordinate", "props"},
+}
 
 
+@reader
 def sheets_of(path: str) -> dict[str, Cells]:
     """The cells of each sheet by its name, those that are empty left out. Numbers are floats."""
     if path.lower().endswith(".csv"):
-        return {"": _csv(text(path))}
+        return {"": _csv(csv_of(path))}
     parts = archive(path)
     if "content.xml" in parts:
         return _ods(xml_of(parts["content.xml"]()))
@@ -46,12 +49,15 @@ def cells(path: str, sheet: int | str = 0) -> Cells:
     return list(found.values())[sheet] if sheet < len(found) else {}
 
 
+@reader
 def rows_of(path: str, sheet: int | str = 0) -> list[list[Any]]:
     """The same as a table, None where a cell is empty."""
     found = {_place(name): value for name, value in cells(path, sheet).items()}
     if not found:
         return []
     height, width = max(row for row, _ in found) + 1, max(column for _, column in found) + 1
+    if height * width > MOST_CELLS:
+        raise Unreadable(f"{path}: has too many cells")
     return [[found.get((row, column)) for column in range(width)] for row in range(height)]
 
 
@@ -60,10 +66,10 @@ def check_cells(path: str, wanted: Cells, sheet: int | str = 0) -> float:
     return float(all(_same(found.get(name), value) for name, value in wanted.items()))
 
 
-def compare_table(path: str, wanted: str | None = None, rules: list[dict[str, Any]] | None = None) -> float:
+def compare_table(path: str, wanted: str | None = None, *, rules: list[dict[str, Any]]) -> float:
     found = sheets_of(path)
     books = {"R": found, "E": sheets_of(wanted) if wanted else {}}
-    return float(all(_holds(books, rule) for rule in rules or []))
+    return float(all(_holds(books, rule) for rule in rules))
 
 
 def _holds(books: dict[str, dict[str, Cells]], rule: dict[str, Any]) -> bool:
@@ -82,11 +88,22 @@ def tables_cannot(options: dict[str, Any]) -> set[str]:
     """What of the rules of compare_table is not here."""
     lacking = set()
     for rule in options.get("rules", []):
-        if rule["type"] not in ("sheet_name", "sheet_data", "check_cell"):
-            lacking.add(f"compare_table ({rule['type']})")
-        elif rule["type"] == "check_cell" and rule["props"].keys() != {"value"}:
+        if rule.get("type") not in RULES:
+            lacking.add(f"compare_table ({rule.get('type')})")
+        elif rule["type"] == "check_cell" and rule.get("props", {}).keys() - {"value"}:
             lacking.add("compare_table (check_cell of style)")
     return lacking
+
+
+def refuse_table_rules(rules: list[dict[str, Any]]) -> None:
+    """ValueError for rules that lack something, or say nothing."""
+    if not rules:
+        raise ValueError("compare_table without rules holds for every table")
+    for rule in rules:
+        if lacking := RULES[rule["type"]] - {key for key, value in rule.items() if value != {}}:
+            raise ValueError(f"its rule {rule['type']} lacks {', '.join(sorted(lacking))}")
+        for one in rule.get("props", {}).values():
+            refuse_rule(one)
 
 
 def _sheet(books: dict[str, dict[str, Cells]], which: int | str, book: str) -> Cells:
@@ -108,8 +125,7 @@ def _same(found: Any, wanted: Any) -> bool:
 # Reading.
 
 
-def _csv(content: str) -> Cells:
-    rows = csv.reader(io.StringIO(content))
+def _csv(rows: list[list[str]]) -> Cells:
     return {_name(i, j): _number(value) for i, row in enumerate(rows) for j, value in enumerate(row) if value}
 
 
@@ -139,22 +155,22 @@ def _xlsx_sheet(sheet: ET.Element, texts: list[str]) -> Cells:
         if kind == "inlineStr":
             found[name] = "".join(part.text or "" for part in cell.iter(f"{SHEET}t"))
         elif value is not None:
-            try:
-                found[name] = texts[int(value)] if kind == "s" else float(value) if kind == "n" else value
-            except (ValueError, IndexError) as error:
-                raise Unreadable(f"the cell {name}: {error}") from error
+            found[name] = texts[int(value)] if kind == "s" else float(value) if kind == "n" else value
     return found
 
 
 def _ods(content: ET.Element) -> dict[str, Cells]:
-    found = {}
+    found, size = {}, 0
     for table in content.iter(f"{TABLE}table"):
         sheet: Cells = {}
         row = 0
         for line in table.iter(f"{TABLE}table-row"):
-            copies = int(line.get(f"{TABLE}number-rows-repeated", "1"))
+            copies = _copies(line, "rows")
             values = _ods_row(line)
             if values and copies < FEW:
+                size += copies * len(values)
+                if size > MOST_CELLS:
+                    raise Unreadable("the spreadsheet has too many cells")
                 sheet |= {_name(row + i, j): value for i in range(copies) for j, value in values.items()}
             row += copies
         found[table.get(f"{TABLE}name") or ""] = sheet
@@ -167,7 +183,7 @@ def _ods_row(line: ET.Element) -> dict[int, Any]:
     for cell in line:
         if not cell.tag.startswith(TABLE):
             continue
-        copies = int(cell.get(f"{TABLE}number-columns-repeated", "1"))
+        copies = _copies(cell, "columns")
         value: Any = cell.get(f"{OFFICE}value")
         if value is not None:
             value = float(value)
@@ -175,8 +191,17 @@ def _ods_row(line: ET.Element) -> dict[int, Any]:
             value = "\n".join("".join(part.itertext()) for part in cell.iter(f"{TEXT}p"))
         if value is not None and copies < FEW:
             found |= {column + i: value for i in range(copies)}
+        if len(found) > MOST_CELLS:
+            raise Unreadable("the spreadsheet has too many cells")
         column += copies
     return found
+
+
+def _copies(part: ET.Element, of: str) -> int:
+    copies = int(part.get(f"{TABLE}number-{of}-repeated", "1"))
+    if copies < 1:
+        raise Unreadable(f"{of} that are repeated {copies} times")
+    return copies
 
 
 def _name(row: int, column: int) -> str:

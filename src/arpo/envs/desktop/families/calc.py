@@ -1,25 +1,12 @@
 """Tasks for LibreOffice Calc."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import (
-    CONFIRMS,
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    file_is,
-    impossible,
-    launch,
-    press,
-    task,
-)
+from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.moves import CONFIRMS, Look, Moves, click, press
 from arpo.envs.desktop.families.office import save, save_copy, spreadsheet
+from arpo.envs.desktop.families.parts import HOME, every, file_check, file_is, launch, task
 from arpo.types import Json
 
 APPS = ("libreoffice",)
@@ -30,7 +17,7 @@ STAFF = [["Name", "Hours"], ["Zoe", 31], ["Ali", 40], ["Mia", 12], ["Tom", 27], 
 TOWNS = [["Town", "Rain", "Days"], ["Bergen", 2250, 231], ["Lyon", 832, 104], ["Cairo", 18, 5]]
 
 
-def _formula(p: Params) -> Json:
+def _one_cell(p: Params) -> Json:
     return _on_sheet(p, p["say"], {**_cells(p["rows"]), p["at"]: p["value"]})
 
 
@@ -38,10 +25,6 @@ def _formula_script(look: Look, p: Params) -> Moves:
     yield from _cell(look, p["at"])
     yield "Write the formula.", Type(f"{p['formula']}\n")
     yield from save(look, _path(p))
-
-
-def _change(p: Params) -> Json:
-    return _on_sheet(p, p["say"], {**_cells(p["rows"]), p["at"]: p["value"]})
 
 
 def _change_script(look: Look, p: Params) -> Moves:
@@ -101,14 +84,8 @@ def _csv_script(look: Look, p: Params) -> Moves:
 
 
 def _bold(p: Params) -> Json:
-    checks = {
-        "func": ["check_style"] * len(p["rows"][0]),
-        "result": [{"type": "vm_file", "path": _path(p)}] * len(p["rows"][0]),
-        "expected": [
-            {"type": "rule", "rules": {"text": text, "property": "font-weight", "expected": "bold"}}
-            for text in p["rows"][0]
-        ],
-    }
+    rules = ({"text": text, "property": "font-weight", "expected": "bold"} for text in p["rows"][0])
+    checks = every(*(file_check("check_style", _path(p), rule) for rule in rules))
     return task("Make the first row, with the names of the columns, bold, and save the file.", _config(p), checks)
 
 
@@ -119,13 +96,8 @@ def _bold_script(look: Look, p: Params) -> Moves:
 
 
 def _on_sheet(p: Params, say: str, cells: dict[str, Any], sheet: str | None = None) -> Json:
-    check = {
-        "func": "check_cells",
-        "result": {"type": "vm_file", "path": _path(p)},
-        "expected": {"type": "rule", "rules": cells},
-        **({"options": {"sheet": sheet}} if sheet else {}),
-    }
-    return task(say, _config(p), check)
+    options = {"options": {"sheet": sheet}} if sheet else {}
+    return task(say, _config(p), file_check("check_cells", _path(p), cells) | options)
 
 
 def _config(p: Params) -> list[Json]:
@@ -147,7 +119,7 @@ def _cell(look: Look, name: str) -> Moves:
 
 
 FAMILIES = (
-    Family("calc-formula", APPS, _formula, _formula_script, (
+    Family("calc-formula", APPS, _one_cell, _formula_script, (
         {"file": "costs.ods", "rows": COSTS, "at": "B7", "formula": "=SUM(B2:B5)", "value": 1219,
          "say": "Put the sum of all prices into cell B7 and save the file."},
         {"file": "hours.ods", "rows": STAFF, "at": "B9", "formula": "=MAX(B2:B6)", "value": 40,
@@ -155,7 +127,7 @@ FAMILIES = (
         {"file": "rain.ods", "rows": TOWNS, "at": "B6", "formula": "=AVERAGE(B2:B4)", "value": 3100 / 3,
          "say": "I need the mean of the rain in the three towns in cell B6. Save the table then."},
     )),
-    Family("calc-change", APPS, _change, _change_script, (
+    Family("calc-change", APPS, _one_cell, _change_script, (
         {"file": "costs.ods", "rows": COSTS, "at": "B4", "value": 32,
          "say": "The phone costs 32 now. Correct the price and save the table."},
         {"file": "hours.ods", "rows": STAFF, "at": "A6", "value": "Eve",

@@ -1,22 +1,9 @@
 """Tasks for galculator. It writes its settings, and what its display showed, when it is quit."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import (
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    folder,
-    impossible,
-    launch,
-    press,
-    shell_says,
-    task,
-)
+from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.moves import Look, Moves, click, press
+from arpo.envs.desktop.families.parts import HOME, folder, launch, shell_says, task
 from arpo.types import Json
 
 APPS = ("galculator",)

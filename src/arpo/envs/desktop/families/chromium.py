@@ -3,28 +3,13 @@
 What a form sends is written to SENT. Pages are laid out by the pixel, so that an expert knows where to click.
 """
 
-from __future__ import annotations
-
 import html
 import json
 
 from arpo.agent.actions import Finish, Type
-from arpo.envs.desktop.families.base import (
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    impossible,
-    launch,
-    press,
-    run,
-    says,
-    shell_says,
-    task,
-    write,
-)
+from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.moves import Look, Moves, click, press
+from arpo.envs.desktop.families.parts import HOME, check, launch, run, says, shell_says, task, write
 from arpo.types import Json
 
 APPS = ("chromium",)
@@ -72,12 +57,15 @@ def _form_script(look: Look, p: Params) -> Moves:
 
 
 def _bookmark(p: Params) -> Json:
-    check = shell_says('grep -c "\\"url\\": \\"$1\\"" "$2"', "1\n", f"{SITE}/{p['page']}", f"{PROFILE}/Bookmarks")
-    return task(p["say"], _config(_site(p["pages"]), _first(p)), _a_moment_later(check))
+    saved = shell_says('grep -c "\\"url\\": \\"$1\\"" "$2"', "1\n", f"{SITE}/{p['page']}", f"{PROFILE}/Bookmarks")
+    later = {
+        "postconfig": [{"type": "sleep", "parameters": {"seconds": 3}}]
+    }  # the browser takes its time to write them
+    return task(p["say"], _config(_site(p["pages"]), p.get("start") or p["page"]), saved | later)
 
 
 def _bookmark_script(look: Look, p: Params) -> Moves:
-    box = look.window(p["pages"][_first(p)]["title"])
+    box = look.window(p["pages"][p.get("start") or p["page"]]["title"])
     if "start" in p:
         yield from _follow(look, box, p["pages"], p["start"], p["page"])
     yield from press("Bookmark this page.", "ctrl d")
@@ -85,17 +73,10 @@ def _bookmark_script(look: Look, p: Params) -> Moves:
     look.file(f"{PROFILE}/Bookmarks", p["page"])
 
 
-def _first(p: Params) -> str:
-    return str(p["start"] if "start" in p else p["page"])
-
-
 def _open(p: Params) -> Json:
-    check = {
-        "func": "is_expected_tabs",
-        "result": {"type": "open_tabs_info"},
-        "expected": {"type": "rule", "rules": {"type": "url", "urls": [f"{SITE}/{page}" for page in p["tabs"]]}},
-    }
-    return task(p["say"], _config(_site(p["pages"]), p["way"][0]), check)
+    rules = {"type": "url", "urls": [f"{SITE}/{page}" for page in p["tabs"]]}
+    tabs = check("is_expected_tabs", {"type": "open_tabs_info"}, rules)
+    return task(p["say"], _config(_site(p["pages"]), p["way"][0]), tabs)
 
 
 def _open_script(look: Look, p: Params) -> Moves:
@@ -127,12 +108,9 @@ def _download_script(look: Look, p: Params) -> Moves:
 
 
 def _find(p: Params) -> Json:
-    check = {
-        "func": "check_include_exclude",
-        "result": {"type": "answer"},
-        "expected": {"type": "rule", "rules": {"include": [p["answer"]], "exclude": p["wrong"]}},
-    }
-    return task(p["say"], _config(_site(p["pages"])), check)
+    rules = {"include": [p["answer"]], "exclude": p["wrong"]}
+    answer = check("check_include_exclude", {"type": "answer"}, rules)
+    return task(p["say"], _config(_site(p["pages"])), answer)
 
 
 def _find_script(look: Look, p: Params) -> Moves:
@@ -142,9 +120,9 @@ def _find_script(look: Look, p: Params) -> Moves:
 
 
 def _bar(p: Params) -> Json:
-    check = shell_says('grep -c "show_on_all_tabs\\":true" "$1"; pgrep -c chromium', "1\n0\n", f"{PROFILE}/Preferences")
+    shown = shell_says('grep -c "show_on_all_tabs\\":true" "$1"; pgrep -c chromium', "1\n0\n", f"{PROFILE}/Preferences")
     return task(
-        "Let the browser show its bookmarks bar on all pages, and close the browser.", _config(_site(NEWS)), check
+        "Let the browser show its bookmarks bar on all pages, and close the browser.", _config(_site(NEWS)), shown
     )
 
 
@@ -168,11 +146,6 @@ def _config(pages: dict[str, str], start: str = "index.html") -> list[Json]:
         run("sh", "-c", 'exec python3 -c "$1" < /dev/null > /dev/null 2>&1', "serve", SERVER),
         launch("chromium", "--remote-debugging-port=1337", f"{SITE}/{start}"),
     ]
-
-
-def _a_moment_later(check: Json) -> Json:
-    """The browser writes its bookmarks some time after they were made."""
-    return {**check, "postconfig": [{"type": "sleep", "parameters": {"seconds": 3}}]}
 
 
 def _form_page(p: Params) -> dict[str, str]:

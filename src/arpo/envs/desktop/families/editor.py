@@ -1,25 +1,9 @@
 """Tasks for Mousepad, a text editor."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import (
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    file_is,
-    folder,
-    launch,
-    press,
-    run,
-    save_as,
-    shell_says,
-    task,
-    write,
-)
+from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.moves import Look, Moves, click, press, save_as
+from arpo.envs.desktop.families.parts import HOME, file_is, folder, launch, run, shell_says, task, write
 from arpo.types import Json
 
 APPS = ("mousepad",)
@@ -43,11 +27,8 @@ def _write_script(look: Look, p: Params) -> Moves:
 
 
 def _replace(p: Params) -> Json:
-    return task(
-        f"Replace every '{p['old']}' in the open file by '{p['new']}' and save it.",
-        [write(p["path"], p["text"]), launch("mousepad", p["path"])],
-        file_is(p["path"], p["text"].replace(p["old"], p["new"])),
-    )
+    say = f"Replace every '{p['old']}' in the open file by '{p['new']}' and save it."
+    return _edit(p, say, p["text"].replace(p["old"], p["new"]))
 
 
 def _replace_script(look: Look, p: Params) -> Moves:
@@ -63,11 +44,8 @@ def _replace_script(look: Look, p: Params) -> Moves:
 
 
 def _append(p: Params) -> Json:
-    return task(
-        f"Add the line '{p['line']}' at the end of the open file, below the last one, and save.",
-        [write(p["path"], p["text"]), launch("mousepad", p["path"])],
-        file_is(p["path"], p["text"] + p["line"]),
-    )
+    say = f"Add the line '{p['line']}' at the end of the open file, below the last one, and save."
+    return _edit(p, say, p["text"] + p["line"])
 
 
 def _append_script(look: Look, p: Params) -> Moves:
@@ -79,11 +57,8 @@ def _append_script(look: Look, p: Params) -> Moves:
 
 def _delete(p: Params) -> Json:
     lines = p["text"].splitlines(keepends=True)
-    return task(
-        f"Line {p['line']} of the open file is wrong. Delete that line and save the file.",
-        [write(p["path"], p["text"]), launch("mousepad", p["path"])],
-        file_is(p["path"], "".join(lines[: p["line"] - 1] + lines[p["line"] :])),
-    )
+    say = f"Line {p['line']} of the open file is wrong. Delete that line and save the file."
+    return _edit(p, say, "".join(lines[: p["line"] - 1] + lines[p["line"] :]))
 
 
 def _delete_script(look: Look, p: Params) -> Moves:
@@ -112,6 +87,10 @@ def _view_script(look: Look, p: Params) -> Moves:
     yield from click(f"Open the menu {p['menu']}.", box, {"View": 164, "Document": 228}[p["menu"]], 12)
     yield from press(f"Choose '{p['item']}' in it.", *["down"] * p["downs"], "enter")
     look.says(f"gsettings get {VIEW} {p['key']}", "true")
+
+
+def _edit(p: Params, say: str, text: str) -> Json:
+    return task(say, [write(p["path"], p["text"]), launch("mousepad", p["path"])], file_is(p["path"], text))
 
 
 def _save(look: Look, path: str, words: str) -> Moves:

@@ -1,23 +1,9 @@
 """Tasks for PCManFM, a file manager."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import (
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    folder,
-    impossible,
-    launch,
-    press,
-    shell_says,
-    task,
-    write,
-)
+from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.moves import Look, Moves, click, press
+from arpo.envs.desktop.families.parts import HOME, folder, launch, shell_says, task, write
 from arpo.types import Json
 
 APPS = ("pcmanfm",)

@@ -1,21 +1,9 @@
 """Tasks for GIMP, with a picture of four coloured quarters: whatever was done to it can be seen in a few pixels."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import (
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    impossible,
-    launch,
-    press,
-    run,
-    task,
-)
+from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.moves import Look, Moves, click, press
+from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, run, task
 from arpo.types import Json
 
 APPS = ("gimp",)
@@ -43,15 +31,11 @@ def _picture(p: Params) -> Json:
         for i, row in enumerate(p.get("quarters", QUARTERS))
         for j, colour in enumerate(row)
     ]
-    check = {
-        "func": ["check_image_size", "check_pixels"],
-        "result": [{"type": "vm_file", "path": p["out"]}] * 2,
-        "expected": [
-            {"type": "rule", "rules": {"width": width, "height": height}},
-            {"type": "rule", "rules": {"at": at, "tolerance": 20}},
-        ],
-    }
-    return task(f"{p['say']} Export the result as {p['out']}; the original stays as it is.", _CONFIG, check)
+    checks = every(
+        file_check("check_image_size", p["out"], {"width": width, "height": height}),
+        file_check("check_pixels", p["out"], {"at": at, "tolerance": 20}),
+    )
+    return task(f"{p['say']} Export the result as {p['out']}; the original stays as it is.", _CONFIG, checks)
 
 
 def _picture_script(look: Look, p: Params) -> Moves:

@@ -1,23 +1,9 @@
 """Tasks that take two applications."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import (
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    file_is,
-    launch,
-    press,
-    save_as,
-    switch,
-    task,
-    write,
-)
+from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.moves import Look, Moves, click, press, save_as, switch
+from arpo.envs.desktop.families.parts import HOME, file_is, launch, task, write
 from arpo.types import Json
 
 PAGE = f"{HOME}/.pages/notice.html"

@@ -1,12 +1,11 @@
 """What tasks for LibreOffice share: documents written by a setup step, and its dialogs."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from xml.sax.saxutils import escape
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Look, Moves, press, run
+from arpo.envs.desktop.families.moves import Look, Moves, press
+from arpo.envs.desktop.families.parts import run
 from arpo.types import Json
 
 MIME = "application/vnd.oasis.opendocument"

@@ -1,9 +1,9 @@
 """Tasks for xterm: what can be done with a line of shell."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import HOME, Family, Look, Moves, Params, launch, shell_says, task, write
+from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.moves import Look, Moves
+from arpo.envs.desktop.families.parts import HOME, launch, shell_says, task, write
 from arpo.types import Json
 
 APPS = ("xterm",)

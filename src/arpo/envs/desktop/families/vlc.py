@@ -1,23 +1,9 @@
 """Tasks for VLC, with a short film that a setup step writes. It is paused: a playing one never lets the screen rest."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import (
-    CONFIRMS,
-    HOME,
-    Family,
-    Look,
-    Moves,
-    Params,
-    click,
-    impossible,
-    launch,
-    press,
-    run,
-    shell_says,
-    task,
-)
+from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.moves import CONFIRMS, Look, Moves, click, press
+from arpo.envs.desktop.families.parts import HOME, launch, run, shell_says, task
 from arpo.types import Json
 
 APPS = ("vlc",)

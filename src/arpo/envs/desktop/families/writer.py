@@ -1,10 +1,10 @@
 """Tasks for LibreOffice Writer."""
 
-from __future__ import annotations
-
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import HOME, Family, Look, Moves, Params, click, launch, press, shell_says, task
+from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.moves import Look, Moves, click, press
 from arpo.envs.desktop.families.office import document, save, save_copy
+from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, shell_says, task
 from arpo.types import Json
 
 APPS = ("libreoffice",)
@@ -52,12 +52,7 @@ def _append_script(look: Look, p: Params) -> Moves:
 
 def _style(p: Params) -> Json:
     rules = {"text": p["text"][p["line"]], "property": p["property"], "expected": p["value"]}
-    check = {
-        "func": ["check_style", "check_paragraphs"],
-        "result": [{"type": "vm_file", "path": _path(p)}] * 2,
-        "expected": [{"type": "rule", "rules": rules}, {"type": "rule", "rules": {"expected": p["text"]}}],
-    }
-    return task(p["say"], _config(p), check)
+    return task(p["say"], _config(p), every(file_check("check_style", _path(p), rules), _text_is(p, p["text"])))
 
 
 def _style_script(look: Look, p: Params) -> Moves:
@@ -83,11 +78,7 @@ def _pdf_script(look: Look, p: Params) -> Moves:
 
 
 def _text_is(p: Params, paragraphs: list[str]) -> Json:
-    return {
-        "func": "check_paragraphs",
-        "result": {"type": "vm_file", "path": _path(p)},
-        "expected": {"type": "rule", "rules": {"expected": paragraphs}},
-    }
+    return file_check("check_paragraphs", _path(p), {"expected": paragraphs})
 
 
 def _config(p: Params) -> list[Json]:
