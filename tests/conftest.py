@@ -1,5 +1,7 @@
 """Lets every test import `fake_env` from this folder, and offers it as a backend of the name `fake`."""
 
+import signal
+
 import hypothesis
 import pytest
 
@@ -8,6 +10,9 @@ from arpo.envs.base import BACKENDS
 
 hypothesis.settings.register_profile("arpo", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("arpo")
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; what tests start would inherit it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
