@@ -11,7 +11,7 @@ from arpo.envs.base import BACKENDS
 hypothesis.settings.register_profile("arpo", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("arpo")
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in the background of a shell; what tests start would inherit it
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background; what tests start would inherit it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
