@@ -7,7 +7,8 @@
 
 Writes reward.png (over environment steps, with and without replay), selection-reward.png and selection-spread.png
 (training on the selected tasks against training on all: the reward, and how far the rewards of a group lie apart).
-Trained against held-out tasks are in the table that `arpo compare` writes.
+Trained against held-out tasks are in the table that `arpo compare` writes. late.json has metrics of each seed: their
+means over the first and over the last third of the steps.
 """
 
 from __future__ import annotations
@@ -15,11 +16,15 @@ from __future__ import annotations
 import json
 import sys
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from arpo.runs.plot import Series, save_plot
 from arpo.training.compare import curve
 
 STEPS = "environment steps"
+LATE = ("success", "failed_groups", "replayed_groups", "replay_weight", "replay_rejected", "replay_age")
 
 
 def series(name: str, folder: Path, method: str, what: str, budget: int) -> Series:
@@ -29,9 +34,27 @@ def series(name: str, folder: Path, method: str, what: str, budget: int) -> Seri
     return Series(name, **curve(runs, budget, what))
 
 
+def thirds(lines: list[dict[str, Any]], what: str) -> list[float | None]:
+    """The means of a metric over the updates of the first and of the last third of a run's steps."""
+    steps = np.cumsum([line["env_steps"] for line in lines])
+    before = np.concatenate([[0], steps[:-1]]) / steps[-1]
+    parts = [
+        [line[what] for line, at in zip(lines, before, strict=True) if low <= at < high and what in line]
+        for low, high in ((0, 1 / 3), (2 / 3, 1))
+    ]
+    return [round(float(np.mean(part)), 4) if part else None for part in parts]
+
+
 def main(compared: Path, full: Path, out: Path) -> None:
     out.mkdir(parents=True, exist_ok=True)
-    budget = json.loads((compared / "results.json").read_text())["budget"]
+    results = json.loads((compared / "results.json").read_text())
+    budget = results["budget"]
+    late: dict[str, dict[str, Any]] = {what: {} for what in LATE}
+    for name in results["runs"]:
+        lines = [json.loads(line) for line in (compared / name / "metrics.jsonl").read_text().splitlines()]
+        for what in LATE:
+            late[what][name] = thirds(lines, what)
+    (out / "late.json").write_text(json.dumps(late, indent=1) + "\n")
     reward = [series(name, compared, name, "reward", budget) for name in ("grpo", "arpo", "arpo+")]
     save_plot(out / "reward.png", reward, STEPS, "reward of its episodes, with replay (arpo, arpo+) and without")
     for what, label in (("reward", "reward of its episodes"), ("spread", "standard deviation of rewards in a group")):

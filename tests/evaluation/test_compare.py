@@ -80,6 +80,14 @@ def test_a_difference_is_seen_that_lucky_seeds_and_hard_tasks_hide() -> None:
     assert compare.difference(other, one).mean == pytest.approx(-0.1)
 
 
+def test_a_single_success_is_not_clear_of_none() -> None:
+    one = np.zeros((5, 32))
+    one[2, 7] = 1.0
+    low, high = compare.difference(one, np.zeros((5, 32))).ci95
+    assert low < 0 < 1 / 160 < high
+    assert compare.estimate(one).ci95[0] == 0.0
+
+
 def test_what_was_not_judged_alike_is_refused() -> None:
     with pytest.raises(ValueError, match="not the same seeds and tasks"):
         compare.difference(np.zeros((5, 3)), np.zeros((4, 3)))

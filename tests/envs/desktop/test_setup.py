@@ -85,6 +85,18 @@ def test_what_shows_no_window_is_launched_too_and_what_is_ended_has_ended(start:
     assert titles(sandbox) == ["new"]
 
 
+@pytest.mark.desktop("socat")
+@pytest.mark.parametrize("said", ['[{"type": "page"}]', "7", '["page"]', "[" * 100_000])
+def test_what_an_agent_says_in_the_place_of_the_browser_is_no_answer(said: str, start: Start) -> None:
+    sandbox = start()
+    reply = f"HTTP/1.1 200 OK\r\nContent-Length: {len(said)}\r\n\r\n{said}"
+    sandbox.write("/home/user/reply", reply.encode())
+    answering = ["socat", "tcp-listen:1337,fork", "system:read line; cat reply; sleep 5"]
+    prepare(sandbox, task_of(step("launch", command=answering)))
+    with pytest.raises(ValueError, match="answers with something else"):
+        setup.open_pages(sandbox)
+
+
 FAILING: list[tuple[dict[str, Any], str]] = [
     (step("launch", command=["no-such-program"]), "no-such-program"),
     (step("launch", command="exit 3", shell=True), "status 3"),

@@ -41,6 +41,7 @@ OPENERS = {
     BROWSER: "htm html pdf svg".split(),
 }  # so that it depends on nothing that this machine happens to have installed
 DEBUGGING = 1337  # the port with which OSWorld's tasks start their browser
+LONGEST_ANSWER = 1 << 24  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,8 +269,12 @@ def _close_tabs(sandbox: Sandbox, tabs: list[str]) -> None:
 
 
 def open_pages(sandbox: Sandbox) -> list[dict[str, str]]:
-    """What its tabs show: title, url, id. ValueError where it does not answer."""
-    return [page for page in json.loads(_devtools(sandbox, "list")) if page["type"] == "page"]
+    """What its tabs show: title, url, id. ValueError where it does not answer, or the agent does in its place."""
+    try:
+        pages = [page for page in json.loads(_devtools(sandbox, "list")) if page["type"] == "page"]
+        return [{key: str(page[key]) for key in ("title", "url", "id")} for page in pages]
+    except (LookupError, TypeError, RecursionError) as error:
+        raise ValueError(f"the browser's debugging port {DEBUGGING} answers with something else") from error
 
 
 def _devtools(sandbox: Sandbox, what: str, method: str = "GET") -> bytes:
@@ -278,7 +283,7 @@ def _devtools(sandbox: Sandbox, what: str, method: str = "GET") -> bytes:
         browser.sock = sandbox.connect(DEBUGGING)
         browser.sock.settimeout(WAIT_S)
         browser.request(method, f"/json/{what}")
-        return browser.getresponse().read()
+        return browser.getresponse().read(LONGEST_ANSWER)
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise ValueError(f"the browser's debugging port {DEBUGGING} does not answer: {error}") from error
     finally:
