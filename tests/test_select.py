@@ -23,19 +23,24 @@ EVALUATION = Evaluation(
 
 
 def test_a_task_needs_successes_and_half_a_score_is_none() -> None:
-    assert select(EVALUATION, 1, drop_solved=False) == [TASKS[1], TASKS[2]]
-    assert select(EVALUATION, 2, drop_solved=False) == [TASKS[2]]
+    assert select(EVALUATION, 1, drop_solved=False, solved=1.0) == [TASKS[1], TASKS[2]]
+    assert select(EVALUATION, 2, drop_solved=False, solved=1.0) == [TASKS[2]]
+
+
+def test_from_which_score_on_a_trial_counts_is_a_setting() -> None:
+    assert select(EVALUATION, 2, drop_solved=False, solved=0.5) == [TASKS[2], TASKS[3]]
+    assert select(EVALUATION, 1, drop_solved=True, solved=0.5) == [TASKS[1]]
 
 
 def test_what_is_always_solved_can_be_left_out() -> None:
-    assert select(EVALUATION, 1, drop_solved=True) == [TASKS[1]]
+    assert select(EVALUATION, 1, drop_solved=True, solved=1.0) == [TASKS[1]]
 
 
 def test_the_list_loads_again_as_a_source_of_tasks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "new" / "list.json"
     write_list(TASKS, path)
     assert {task.id for task in load_tasks("pocket", str(path))} == {task.id for task in TASKS}
-    print_counts(EVALUATION, [TASKS[1]], path)
+    print_counts(EVALUATION, [TASKS[1]], path, solved=1.0)
     assert f"1 of 4 tasks kept, in {path}" in capsys.readouterr().out
 
 

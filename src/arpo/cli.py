@@ -258,9 +258,10 @@ def select(
     )
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
     evaluation = command.run_evaluation(config, model, folder)
-    kept = tasks.select(evaluation, min_success, drop_solved)
+    solved = config.algorithm.solved
+    kept = tasks.select(evaluation, min_success, drop_solved, solved)
     tasks.write_list(kept, Path(out))
-    tasks.print_counts(evaluation, kept, Path(out))
+    tasks.print_counts(evaluation, kept, Path(out), solved)
 
 
 @app.command()

@@ -119,6 +119,12 @@ class AlgorithmConfig(Section):
     group: int = _setting(8, "episodes of a task that are compared with each other", ge=2)
     std: Literal["population", "sample"] = _setting("population", "which standard deviation divides advantages")
     format_reward: float = _setting(-1.0, "added to the score of an episode with a reply that was no action", le=0)
+    solved: float = _setting(
+        1.0,
+        "the score from which on a task counts as solved: what replay keeps, and what `arpo select` counts",
+        gt=0,
+        le=1,
+    )
     clip_low: float = _setting(0.2, "how far below 1 the probability ratio may count", gt=0, lt=1)
     clip_high: float = _setting(0.3, "how far above 1 it may count", gt=0)
     dual_clip: float | None = _setting(None, "bound on the ratio where the advantage is negative; null: none", gt=1)
@@ -139,6 +145,11 @@ class AlgorithmConfig(Section):
         None, "a replayed sequence is dropped where its mean ratio is beyond this or its inverse", gt=1
     )
     replay_spares: bool = _setting(False, "the failures that a replayed success joins are not pushed down by it")
+    lag_truncate: float | None = _setting(
+        2.0,
+        "bound on the importance weight of tokens that an older policy sampled (train.lag); null: no correction",
+        ge=1,
+    )
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -173,6 +184,11 @@ class TrainConfig(Section):
     warmup: int = _setting(0, "optimiser steps over which the learning rate rises to lr", ge=0)
     weight_decay: float = _setting(0.0, "of AdamW", ge=0)
     grad_clip: float = _setting(1.0, "bound on the norm of a gradient", gt=0)
+    self_test: float | None = _setting(
+        None,
+        "how far the learner's log-probabilities may lie from the sampler's, on average; null: 0.001, in bf16 0.03",
+        gt=0,
+    )
     micro_tokens: int = _setting(8192, "tokens, images included, that are learned at once", ge=1)
     checkpointing: bool = _setting(False, "recompute activations instead of keeping them")
     freeze_vision: bool = _setting(True, "leave the vision tower as it is")

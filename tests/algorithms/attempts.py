@@ -7,10 +7,7 @@ from arpo.types import Completion, Group, Outcome, Provenance, Step, Tokens, Tra
 
 
 def attempt(name: str, score: float | None, outcome: Outcome | None = None, task: str = "t") -> Trajectory:
-    """An episode of one reply. Without an outcome: finished, or broken off by a machine where there is no score.
-
-    Its stored reward is nonsense: what is trained on follows from the score, the outcome and the settings.
-    """
+    """An episode of one reply. Without an outcome: finished, or broken off by a machine where there is no score."""
     if outcome is None:
         outcome = Outcome.FINISHED if score is not None else Outcome.ENV_ERROR
     return Trajectory(
@@ -23,7 +20,7 @@ def attempt(name: str, score: float | None, outcome: Outcome | None = None, task
         steps=(Step((0,), Completion((1, 2), (-0.1, -0.2), "", 0, 1.0, 1.0, "stop"), Finish(), None, "", None, 0, 0),),
         outcome=outcome,
         score=score,
-        reward=None if score is None else 99.0,
+        reward=None if score is None else score - (outcome in (Outcome.UNPARSABLE, Outcome.CUT_OFF)),
         provenance=Provenance("rollout", "r", 3),
     )
 

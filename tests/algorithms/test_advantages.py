@@ -10,7 +10,7 @@ from attempts import attempt, group
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from arpo.algorithms.advantages import advantages, failed, informative, normalised, reward, spread
+from arpo.algorithms.advantages import advantages, failed, informative, normalised, spread
 from arpo.config import AlgorithmConfig
 from arpo.types import Outcome, Trajectory
 
@@ -38,8 +38,8 @@ def test_the_standard_deviation_of_a_sample_gives_smaller_ones() -> None:
 
 
 def test_the_spread_of_a_group_is_that_of_its_rewards() -> None:
-    assert spread(group(*ONE_OF_EIGHT), ARPO) == pytest.approx(0.3307, abs=1e-4)
-    assert spread(group(0.0, 0.0, 0.0), ARPO) == 0.0
+    assert spread(group(*ONE_OF_EIGHT)) == pytest.approx(0.3307, abs=1e-4)
+    assert spread(group(0.0, 0.0, 0.0)) == 0.0
 
 
 def test_equal_rewards_teach_nothing() -> None:
@@ -77,25 +77,13 @@ def test_one_valid_member_is_compared_with_nobody() -> None:
     assert advantages(group(None, None), ARPO) == [0.0, 0.0]
 
 
-def test_a_reply_that_was_no_action_lowers_the_reward() -> None:
-    rewards = {
-        (score, outcome): reward(attempt("a", score, outcome), ARPO)
-        for score in (0.0, 0.5, 1.0)
-        for outcome in Outcome
-        if outcome.valid
-    }
-    for (score, outcome), found in rewards.items():
-        assert found == score - (outcome in (UNPARSABLE, CUT_OFF))
-
-
-def test_the_format_reward_is_a_setting() -> None:
-    half = AlgorithmConfig(format_reward=-0.5)
-    assert reward(attempt("a", 1.0, UNPARSABLE), half) == 0.5
-    assert reward(attempt("a", 1.0), half) == 1.0
+def test_what_is_trained_on_is_the_stored_reward_and_nothing_else() -> None:
+    """Whatever the score and the outcome were: a reward of one's own is one truth with the others."""
+    own = [dataclasses.replace(attempt(str(i), 0.0), reward=reward) for i, reward in enumerate((0.5, -2.0, 7.0))]
+    assert advantages(group(*own), ARPO) == normalised([0.5, -2.0, 7.0])
+    assert spread(group(*own)) == pytest.approx(statistics.pstdev([0.5, -2.0, 7.0]))
     mixed = group(1.0, (1.0, UNPARSABLE), (0.0, CUT_OFF), 0.0)
-    for config, rewards in ((ARPO, [1.0, 0.0, -1.0, 0.0]), (half, [1.0, 0.5, -0.5, 0.0])):
-        assert advantages(mixed, config) == normalised(rewards)
-    assert advantages(group(0.0, (0.0, CUT_OFF)), AlgorithmConfig(format_reward=0.0)) == [0.0, 0.0]
+    assert advantages(mixed, ARPO) == normalised([1.0, 0.0, -1.0, 0.0])
 
 
 member = st.none() | st.tuples(
@@ -104,18 +92,15 @@ member = st.none() | st.tuples(
 )
 
 
-@given(st.lists(member, min_size=2, max_size=16), st.sampled_from([-1.0, -0.25, 0.0]))
-def test_over_valid_members_the_mean_is_0_and_the_variance_1(
-    members: list[tuple[float, Outcome] | None], format_reward: float
-) -> None:
-    config = AlgorithmConfig(format_reward=format_reward)
+@given(st.lists(member, min_size=2, max_size=16))
+def test_over_valid_members_the_mean_is_0_and_the_variance_1(members: list[tuple[float, Outcome] | None]) -> None:
     whole = group(*members)
-    rewards = [reward(one, config) for one in whole.trajectories if one.outcome.valid]
+    rewards = [one.reward for one in whole.trajectories if one.reward is not None]
     assume(rewards and max(rewards) - min(rewards) > 1e-6)
     found = [
-        (reward(one, config), value)
-        for one, value in zip(whole.trajectories, advantages(whole, config), strict=True)
-        if one.outcome.valid
+        (one.reward, value)
+        for one, value in zip(whole.trajectories, advantages(whole, ARPO), strict=True)
+        if one.reward is not None
     ]
     assert statistics.fmean(value for _, value in found) == pytest.approx(0, abs=1e-6)
     assert statistics.pvariance(value for _, value in found) == pytest.approx(1, abs=1e-6)
@@ -147,19 +132,25 @@ def test_failures_beside_a_success_of_their_own_are_not_spared() -> None:
 # Whole groups
 
 
-def test_a_group_failed_where_every_valid_member_scored_nothing() -> None:
-    assert failed(group(0.0, 0.0, None))
-    assert failed(group(0.0))
-    assert not failed(group(0.0, 1.0))
-    assert not failed(group(0.0, 0.25))  # half a success is not nothing
-    assert not failed(group(None, None))  # nobody tried
+def test_a_group_failed_where_no_valid_member_solved_its_task() -> None:
+    assert failed(group(0.0, 0.0, None), ARPO)
+    assert failed(group(0.0), ARPO)
+    assert not failed(group(0.0, 1.0), ARPO)
+    assert not failed(group(None, None), ARPO)  # nobody tried
+
+
+def test_from_which_score_on_a_task_is_solved_is_a_setting() -> None:
+    nearly = group(0.0, 0.75)
+    assert failed(nearly, ARPO)
+    assert not failed(nearly, AlgorithmConfig(solved=0.75))
+    assert failed(nearly, AlgorithmConfig(solved=0.8))
 
 
 def test_failure_is_the_word_of_the_checker_and_not_the_reward() -> None:
     malformed = group(0.0, (0.0, UNPARSABLE), 0.0)
-    assert failed(malformed) and informative(malformed, ARPO)
+    assert failed(malformed, ARPO) and informative(malformed, ARPO)
     unrewarded = group((1.0, UNPARSABLE), 0.0)
-    assert not failed(unrewarded) and not informative(unrewarded, ARPO)
+    assert not failed(unrewarded, ARPO) and not informative(unrewarded, ARPO)
 
 
 def test_a_group_is_informative_where_valid_rewards_differ() -> None:

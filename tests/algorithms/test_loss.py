@@ -26,6 +26,7 @@ class Batch:
     advantages: list[float]
     weights: list[float]
     replayed: list[bool]
+    stale: list[bool]
     sequence: list[int]
 
     def tokens(self, dtype: torch.dtype = torch.float64) -> Tokens:
@@ -35,6 +36,7 @@ class Batch:
             advantages=torch.tensor(self.advantages, dtype=dtype),
             weights=torch.tensor(self.weights, dtype=dtype),
             replayed=torch.tensor(self.replayed, dtype=torch.bool),
+            stale=torch.tensor(self.stale, dtype=torch.bool),
             sequence=torch.tensor(self.sequence, dtype=torch.int64),
         )
 
@@ -43,6 +45,8 @@ def slow_importance(batch: Batch, config: AlgorithmConfig) -> list[float]:
     found = []
     for i, replayed in enumerate(batch.replayed):
         weight = 1.0
+        if batch.stale[i] and not replayed and config.lag_truncate is not None:
+            weight = min(math.exp(batch.old[i]) / math.exp(batch.sampler[i]), config.lag_truncate)
         if replayed and config.replay_truncate is not None:
             weight = min(math.exp(batch.old[i]) / math.exp(batch.sampler[i]), config.replay_truncate)
         if replayed and config.replay_reject is not None:
@@ -77,7 +81,7 @@ def fast(batch: Batch, config: AlgorithmConfig) -> tuple[float, list[bool], list
 
 
 def one_token(ratio: float, advantage: float, **setting: Any) -> tuple[float, list[bool], list[float]]:
-    batch = Batch([math.log(ratio) - 1.0], [-1.0], [-1.0], [advantage], [1.0], [False], [0])
+    batch = Batch([math.log(ratio) - 1.0], [-1.0], [-1.0], [advantage], [1.0], [False], [False], [0])
     return fast(batch, AlgorithmConfig(**setting))
 
 
@@ -85,7 +89,7 @@ def replayed_at(*ratios: float, sequence: list[int] | None = None) -> Batch:
     """Replayed tokens at these ratios of old to sampler, with an advantage of 1 and no step made yet."""
     n = len(ratios)
     old = [math.log(ratio) - 2.0 for ratio in ratios]
-    return Batch(old, old, [-2.0] * n, [1.0] * n, [1.0] * n, [True] * n, sequence or [0] * n)
+    return Batch(old, old, [-2.0] * n, [1.0] * n, [1.0] * n, [True] * n, [True] * n, sequence or [0] * n)
 
 
 configs = st.builds(
@@ -93,6 +97,7 @@ configs = st.builds(
     clip_low=st.sampled_from([0.1, 0.2, 0.6]),
     clip_high=st.sampled_from([0.1, 0.3, 1.5]),
     dual_clip=st.sampled_from([None, 1.2, 3.0]),
+    lag_truncate=st.sampled_from([None, 1.0, 1.3, 2.0]),
     replay_truncate=st.sampled_from([None, 1.0, 1.3, 2.0]),
     replay_reject=st.sampled_from([None, 1.1, 1.7, 4.0]),
 )
@@ -109,7 +114,7 @@ def batches(draw: st.DrawFn) -> Batch:
 
     old = numbers(-4, -1)
     signs = draw(st.lists(st.sampled_from([1, -1]), min_size=n, max_size=n))
-    replayed = [draw(st.booleans()) for _ in lengths]
+    replayed, stale = ([draw(st.booleans()) for _ in lengths] for _ in range(2))
     batch = Batch(
         new=[value + step for value, step in zip(old, numbers(-1.5, 1.5), strict=True)],
         old=old,
@@ -117,6 +122,7 @@ def batches(draw: st.DrawFn) -> Batch:
         advantages=[sign * size for sign, size in zip(signs, numbers(0.125, 3), strict=True)],
         weights=numbers(0.0625, 1),
         replayed=[flag for flag, length in zip(replayed, lengths, strict=True) for _ in range(length)],
+        stale=[flag for flag, length in zip(stale, lengths, strict=True) for _ in range(length)],
         sequence=[number for number, length in enumerate(lengths) for _ in range(length)],
     )
     order = draw(st.permutations(range(n)))  # tokens of a sequence need not be neighbours
@@ -188,7 +194,7 @@ def test_before_the_first_step_the_gradient_is_minus_weight_times_advantage(
 @settings(max_examples=200)
 def test_the_flags_say_exactly_where_clipping_took_the_gradient(batch: Batch, config: AlgorithmConfig) -> None:
     assume(not near_a_corner(batch, config))
-    batch.replayed = [False] * len(batch.new)  # a token that is not trusted has no gradient either
+    batch.replayed = batch.stale = [False] * len(batch.new)  # a token that is not trusted has no gradient either
     _, clipped, gradient = fast(batch, config)
     assert clipped == [slope == 0.0 for slope in gradient]
 
@@ -240,7 +246,7 @@ def test_dual_clip_leaves_good_tokens_alone(ratio: float) -> None:
 
 
 def test_weights_multiply_and_tokens_add_up() -> None:
-    batch = Batch([-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [3.0, -2.0], [0.25, 0.5], [False, False], [0, 1])
+    batch = Batch([-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [3.0, -2.0], [0.25, 0.5], [False] * 2, [False] * 2, [0, 1])
     loss, _, gradient = fast(batch, AlgorithmConfig())
     assert loss == pytest.approx(-0.75 + 1.0)
     assert gradient == pytest.approx([-0.75, 1.0])
@@ -258,13 +264,22 @@ def test_importance_is_truncated_from_above_only() -> None:
     assert weights_of(replayed_at(0.1, 1.0, 1.9, 2.1, 50.0), replay_truncate=2.0) == [0.1, 1.0, 1.9, 2.0, 2.0]
 
 
-def test_what_was_not_replayed_is_not_corrected() -> None:
+def test_what_the_present_policy_sampled_is_not_corrected() -> None:
     batch = replayed_at(0.1, 3.0, 50.0)
-    batch.replayed = [False] * 3
+    batch.replayed = batch.stale = [False] * 3
     assert weights_of(batch, name="arpo+") == [1.0, 1.0, 1.0]
 
 
-def test_without_the_settings_nothing_is_corrected() -> None:
+@pytest.mark.parametrize("name", ["grpo", "dapo", "arpo", "arpo+"])
+def test_what_an_older_policy_sampled_is_corrected_with_every_method(name: str) -> None:
+    batch = replayed_at(0.1, 1.9, 50.0)
+    batch.replayed = [False] * 3
+    assert weights_of(batch, name=name) == [0.1, 1.9, 2.0]
+    assert weights_of(batch, name=name, lag_truncate=1.5) == [0.1, 1.5, 1.5]
+    assert weights_of(batch, name=name, lag_truncate=None) == [1.0, 1.0, 1.0]
+
+
+def test_replayed_tokens_go_by_their_own_setting_however_old_they_are() -> None:
     assert weights_of(replayed_at(0.1, 3.0, 50.0)) == [1.0, 1.0, 1.0]
 
 
@@ -277,12 +292,12 @@ def test_a_replayed_sequence_is_dropped_whole_where_its_geometric_mean_is_too_fa
 
 def test_a_far_off_sequence_that_was_not_replayed_is_kept() -> None:
     batch = replayed_at(9.0, 9.0, 9.0, sequence=[0, 1, 1])
-    batch.replayed = [True, False, False]
+    batch.replayed, batch.stale = [True, False, False], [True, False, False]
     assert weights_of(batch, replay_reject=2.0, replay_truncate=2.0) == [0.0, 1.0, 1.0]
 
 
 def test_no_tokens_have_no_loss() -> None:
-    loss, clipped, gradient = fast(Batch([], [], [], [], [], [], []), AlgorithmConfig(name="arpo+", dual_clip=3.0))
+    loss, clipped, gradient = fast(Batch([], [], [], [], [], [], [], []), AlgorithmConfig(name="arpo+", dual_clip=3.0))
     assert (loss, clipped, gradient) == (0.0, [], [])
 
 
@@ -299,7 +314,7 @@ def test_the_loss_is_that_of_verl() -> None:
     new = (old + torch.randn(n, dtype=torch.float64)).requires_grad_()
     config = AlgorithmConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
     none = torch.zeros(n, dtype=torch.int64)
-    tokens = Tokens(old, old, advantages, torch.full_like(old, 1 / n), none.bool(), none)
+    tokens = Tokens(old, old, advantages, torch.full_like(old, 1 / n), none.bool(), none.bool(), none)
     ours, clipped = policy_loss(new, tokens, config)
     theirs, above, _, below = verl.compute_policy_loss(
         old[None],

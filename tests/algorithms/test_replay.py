@@ -53,7 +53,7 @@ def drawn(replay: Replay, updates: range, whole: Group = FAILED) -> list[Group]:
 
 def test_only_groups_that_failed_as_a_whole_are_filled() -> None:
     replay = with_successes(0)
-    others = [group(0.0, 1.0), group(0.0, 0.5), group(1.0, 1.0), group(None, None)]
+    others = [group(0.0, 1.0), group(1.0, 1.0), group(None, None)]
     first, *rest, last = replay.fill([FAILED, *others, FAILED], 1, load)
     assert source_of(first) == source_of(last) == "s0"
     assert rest == others
@@ -158,6 +158,17 @@ def test_only_whole_successes_are_kept() -> None:
     replay = Replay(AlgorithmConfig(), 0)
     replay.add([group(0.0, 0.5, None, attempt("success", 1.0))], 0)
     assert {source_of(found) for found in drawn(replay, range(1, 40))} == {"success"}
+
+
+def test_what_is_kept_and_what_is_filled_go_by_the_same_threshold() -> None:
+    """Or a group would have neither failed nor anything worth keeping, and teach nothing for ever."""
+    nearly = group(0.0, attempt("nearly", 0.75))
+    for solved in (0.75, 0.8, 1.0):
+        replay = Replay(AlgorithmConfig(solved=solved), 0)
+        replay.add([nearly], 0)
+        assert (replay.state() == {}) == (solved > 0.75)
+        replay.restore({"t": [["success", 0]]})
+        assert (replay.fill([nearly], 1, load) == [nearly]) == (solved <= 0.75)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.UNPARSABLE, Outcome.CUT_OFF])

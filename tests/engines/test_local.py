@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import math
+import weakref
 from collections.abc import Coroutine
 from dataclasses import replace
 from pathlib import Path
@@ -302,7 +303,76 @@ def test_a_short_reply_does_not_wait_for_a_long_one(engine: LocalEngine, tiny: C
     assert run(order()) == ["short", "long"]
 
 
-def test_screenshots_that_arrive_together_are_encoded_together(
+@pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("DefaultCPUAllocator: can't allocate")])
+def test_a_failure_that_is_not_for_memory_is_told_as_it_is(error: RuntimeError) -> None:
+    assert cache._no_memory(error) == isinstance(error, torch.OutOfMemoryError)
+
+
+class Memory:
+    """So many numbers of caches' tensors fit, all of them together; tensors that were given up count no more."""
+
+    def __init__(self, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.most = most
+        self._made: list[weakref.ref[torch.Tensor]] = []
+        self._empty = cache.Cache._empty
+        monkeypatch.setattr(cache.Cache, "_empty", lambda owner, rows, tokens: self.empty(owner, rows, tokens))
+
+    def empty(self, owner: cache.Cache, rows: int, tokens: int) -> torch.Tensor:
+        made = self._empty(owner, rows, tokens)
+        if self.used + made.numel() > self.most:
+            raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you …")
+        self._made.append(weakref.ref(made))
+        return made
+
+    @property
+    def used(self) -> int:
+        return sum(tensor.numel() for made in self._made if (tensor := made()) is not None)
+
+
+def size_of(tiny: Checkpoint, rows: int, tokens: int) -> int:
+    """Numbers in a cache of that size."""
+    text = tiny.config.text_config
+    dim = text.hidden_size // text.num_attention_heads
+    return 2 * int(text.num_hidden_layers * text.num_key_value_heads * dim) * rows * tokens
+
+
+@pytest.mark.parametrize("fits", [1, 2, 3])
+def test_where_memory_is_short_turns_wait_for_each_other_and_none_fails(
+    tiny: Checkpoint, fits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cache, "FIRST_CAPACITY", 640)
+    Memory(size_of(tiny, fits, 640) + size_of(tiny, 1, 640) // 2, monkeypatch)  # in the middle of the next it runs out
+    engine = LocalEngine(tiny, max_context=600, slots=4)
+
+    async def five() -> list[list[tuple[Prompt, Completion]]]:
+        return await asyncio.gather(*(episode(engine, str(i), i, turns=2) for i in range(5)))
+
+    found = run(five())
+    monkeypatch.undo()
+    for seed, turns in enumerate(found):
+        for prompt, reply in turns:
+            assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
+
+
+def test_a_turn_too_long_for_the_memory_fails_alone_and_the_engine_goes_on(
+    tiny: Checkpoint, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the middle of growing it runs out: layers of two sizes were left, and every later turn failed."""
+    expected = run(uncached(tiny, first(tiny), FREE, 0))
+    monkeypatch.setattr(cache, "FIRST_CAPACITY", 64)
+    memory = Memory(size_of(tiny, 1, 64) * 2, monkeypatch)
+    engine = LocalEngine(tiny, max_context=600, slots=2)
+    long = replace(FREE, max_tokens=400)
+    for name in "abc":
+        with pytest.raises(EngineError, match=r"no memory for a cache of 1 x 448 tokens; fewer episodes at once"):
+            run(engine.generate("long", first(tiny), long, 0))
+        assert_same(run(engine.generate(name, first(tiny), FREE, 0)), expected)
+    memory.most = 10**9
+    run(engine.load(1, tiny_folder))
+    assert len(run(engine.generate("long", first(tiny), long, 0)).tokens) == 400
+
+
+def test_screenshots_are_encoded_one_by_one_on_a_cpu_and_known_ones_not_again(
     engine: LocalEngine, tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []
@@ -314,7 +384,7 @@ def test_screenshots_that_arrive_together_are_encoded_together(
         await asyncio.gather(*(engine.generate(str(i), first(tiny, 0), FREE, i) for i in range(4)))
 
     run(together())
-    assert batches == [4]  # and the known one not again
+    assert batches == [1, 1, 1, 1]
 
 
 def test_remembered_screenshots_are_bounded(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,7 +22,7 @@ from arpo.config import EnvConfig
 from arpo.envs.base import Env
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pool import Job, Lease, Pool, make_pool
-from arpo.errors import ActionError, ArpoError, ConfigError, EnvError, TaskError
+from arpo.errors import ActionError, ArpoError, ConfigError, EngineError, EnvError, TaskError
 from arpo.types import Observation, Outcome, Task
 from fake_env import BUTTON, FakeEnv, make_task
 
@@ -430,7 +430,8 @@ class Play:
         return self
 
     def look_up(self, job: Job) -> Result | None:
-        return next((result for result in self.stored if result.job == job), None)
+        name = Result(job, Outcome.FINISHED).name
+        return next((result for result in self.stored if result.name == name), None)
 
     async def attempt(self, env: Lease, job: Job) -> Result:
         result = Result(job, self.outcome(job))
@@ -475,17 +476,18 @@ def test_three_attempts_where_machines_fail(outcome: Outcome) -> None:
     assert play.ends == {"press-0-0": Outcome.FINISHED, "press-1-0": outcome, "press-2-0": Outcome.FINISHED}
 
 
-def test_attempts_that_are_stored_are_not_made_again() -> None:
+def test_what_is_stored_is_not_played_again_and_what_failed_is_tried_three_times_more() -> None:
     stored = (
         Result(Job(PRESS[0], 0), Outcome.ENV_ERROR),
         Result(Job(PRESS[1], 0), Outcome.GAVE_UP),
         *(Result(Job(PRESS[2], index, attempt), Outcome.ENV_ERROR) for index in range(4) for attempt in range(3)),
     )
-    play = Play(Pool(FakeEnv, 2), stored=stored)
+    play = Play(Pool(FakeEnv, 2), lambda job: Outcome.ENV_ERROR if job.index == 3 else Outcome.FINISHED, stored)
     play([Job(PRESS[0], 0), Job(PRESS[1], 0), *(Job(PRESS[2], index) for index in range(5))])
-    assert sorted(play.attempts) == ["press-0-0-1", "press-2-4-0"]  # nor is a task given up for what was long ago
+    tried = [f"press-2-{name}" for name in ("0-3", "1-3", "2-3", "3-3", "3-4", "3-5", "4-0")]
+    assert sorted(play.attempts) == ["press-0-0-1", *tried]  # nor is a task given up for what was long ago
     assert play.ends == {"press-0-0": Outcome.FINISHED, "press-1-0": Outcome.GAVE_UP} | {
-        f"press-2-{index}": Outcome.ENV_ERROR if index < 4 else Outcome.FINISHED for index in range(5)
+        f"press-2-{index}": Outcome.ENV_ERROR if index == 3 else Outcome.FINISHED for index in range(5)
     }
 
 
@@ -501,22 +503,35 @@ def test_a_task_whose_environment_always_fails_is_given_up_and_the_others_go_on(
     assert 9 <= sum(name.startswith("press-1") for name in play.attempts) <= 10  # one may have been under way
     assert [play.ends[f"press-{task}-{index}"] for task in (0, 2) for index in range(9)] == [Outcome.FINISHED] * 18
     assert [record.message for record in caplog.records] == [
-        "press-1: given up, since its environment failed 9 times in a row"
+        "press-1: given up, since its machines failed 9 times in a row"
     ]
     later = Play(pool)([Job(PRESS[1], 9), Job(PRESS[0], 9)])
     assert later.attempts == ["press-0-9-0"]
     assert later.ends == {"press-1-9": None, "press-0-9": Outcome.FINISHED}
 
 
-@pytest.mark.parametrize(
-    "outcome",
-    [lambda job: Outcome.ENGINE_ERROR, lambda job: Outcome.ENV_ERROR if job.index % 3 else Outcome.GAVE_UP],
-)
-def test_a_task_that_fails_now_and_then_or_by_the_engine_is_not_given_up(outcome: Callable[[Job], Outcome]) -> None:
+def test_a_task_that_fails_now_and_then_is_not_given_up() -> None:
     pool = Pool(FakeEnv, 1)
     for index in range(12):
-        assert Play(pool, outcome)([Job(PRESS[0], index)]).ends != {f"press-0-{index}": None}
+        play = Play(pool, lambda job: Outcome.ENV_ERROR if job.index % 3 else Outcome.GAVE_UP)
+        assert play([Job(PRESS[0], index)]).ends != {f"press-0-{index}": None}
     assert pool.aside == set()
+
+
+def test_a_task_that_the_engine_always_fails_at_is_given_up_too() -> None:
+    pool = Pool(FakeEnv, 1)
+    play = Play(pool, lambda job: Outcome.ENGINE_ERROR if job.task == PRESS[1] else Outcome.FINISHED)
+    for index in range(4):  # one of another task between two of its own: the engine works
+        play([Job(PRESS[1], index), Job(PRESS[0], index)])
+    assert pool.aside == {"press-1"}
+    assert [play.ends[f"press-1-{index}"] for index in range(4)] == [*[Outcome.ENGINE_ERROR] * 3, None]
+
+
+def test_where_the_engine_fails_all_everybody_hears_so() -> None:
+    play = Play(Pool(FakeEnv, 2), lambda job: Outcome.ENGINE_ERROR)
+    with pytest.raises(EngineError, match="in each attempt at 9 episodes in a row: nothing can be sampled"):
+        play([Job(task, index) for task in PRESS for index in range(9)])
+    assert list(play.ends.values()).count(Outcome.ENGINE_ERROR) < 9
 
 
 # The end

@@ -204,8 +204,9 @@ def test_a_failed_machine_gets_three_attempts_and_is_then_counted_apart(
     with Run.read(tmp_path) as run:
         attempts = [summary.attempt for summary in run.summaries(task_id="press-1")]
         assert attempts == list(range(deaths + 1 - errors))
-    Flaky.deaths = 0  # and a restart does not give it a fourth
-    assert run_in(tmp_path, by("expert"), tasks, make_env) == evaluation
+    Flaky.deaths = 0
+    again = run_in(tmp_path, by("expert"), tasks, make_env)
+    assert again.errors == 0 and (errors or again == evaluation)  # whoever goes on tries once more what machines failed
 
 
 def wander(task: Task, lease: Lease) -> ScriptedEngine:

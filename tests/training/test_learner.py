@@ -17,6 +17,7 @@ import torch
 from guesser import TASKS, dialect_of, make_guesser, settings
 from torch import Tensor
 
+from algorithms.attempts import group
 from arpo.config import Config
 from arpo.engines.base import Prompt
 from arpo.engines.checkpoint import Checkpoint, load_checkpoint, load_model
@@ -28,7 +29,7 @@ from arpo.errors import ConfigError
 from arpo.runs.store import Run
 from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.training.rollouts import Rollouts
-from arpo.training.samples import to_samples
+from arpo.training.samples import Batch, to_batches, to_samples
 from arpo.types import Observation, Sample
 from engines import plain
 from fake_env import FakeEnv
@@ -86,6 +87,11 @@ def pupil(checkpoint: Checkpoint, played: Played, config: Config = FREE) -> Lear
     return learner
 
 
+def steps(*batches: Sequence[Sample], trajectories: int = 3) -> list[Batch]:
+    """Optimiser steps, each on the trajectories of one group unless they are said to be more."""
+    return [Batch(tuple(samples), trajectories) for samples in batches]
+
+
 def changed(config: Config = FREE, **train: Any) -> Config:
     return config.model_copy(update={"train": config.train.model_copy(update=train)})
 
@@ -129,6 +135,7 @@ def reference_gradients(
     config: Config,
     old: Sequence[Tensor] | None = None,
     names: Sequence[str] = WATCHED,
+    trajectories: int = 3,
 ) -> dict[str, Tensor]:
     """Of the mean over a step's trajectories of the mean over their tokens of the clipped surrogate."""
     checkpoint.model.requires_grad_(True)
@@ -142,7 +149,7 @@ def reference_gradients(
             low, high = 1 - config.algorithm.clip_low, 1 + config.algorithm.clip_high
             surrogate = torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
             length = len(sample.logprobs) if config.algorithm.normaliser == "trajectory" else config.algorithm.length
-            loss = loss - surrogate / length / (config.train.optimizer_tasks * config.algorithm.group)
+            loss = loss - surrogate / length / trajectories
     loss.backward()  # type: ignore[no-untyped-call]
     return {name: checkpoint.model.get_parameter(name).grad.clone() for name in names}
 
@@ -196,7 +203,7 @@ def test_the_self_test_passes_for_the_samplers_twin(checkpoint: Checkpoint, play
 
 def test_the_self_test_finds_other_weights(played: Played, tmp_path: Path) -> None:
     stranger = load_checkpoint(make_guesser(tmp_path, seed=1), "cpu")
-    with pytest.raises(LearnerError, match="another log-probability than the sampler"):
+    with pytest.raises(LearnerError, match="other log-probabilities than the sampler"):
         pupil(stranger, played).self_test(played.samples[0])
 
 
@@ -241,12 +248,13 @@ def test_the_gradient_is_that_of_the_loss_as_it_is_written(
     guesser_folder: Path, checkpoint: Checkpoint, played: Played, normaliser: str, frozen: bool
 ) -> None:
     algorithm = FREE.algorithm.model_copy(update={"normaliser": normaliser, "length": 40})
-    config = changed(FREE, optimizer_tasks=2, freeze_vision=frozen).model_copy(update={"algorithm": algorithm})
+    config = changed(FREE, freeze_vision=frozen).model_copy(update={"algorithm": algorithm})
     batch = [*played.samples[0], *played.samples[1]]
-    names = WATCHED if frozen else (*WATCHED, *TOWER)
-    expected = reference_gradients(load_checkpoint(guesser_folder, "cpu"), played, batch, config, names=names)
+    names, trajectories = WATCHED if frozen else (*WATCHED, *TOWER), 7  # one of them without a gradient
+    twin = load_checkpoint(guesser_folder, "cpu")
+    expected = reference_gradients(twin, played, batch, config, names=names, trajectories=trajectories)
     learner = pupil(checkpoint, played, config)
-    learner.update([batch])
+    learner.update(steps(batch, trajectories=trajectories))
     assert_close(gradients(learner, names), expected)
 
 
@@ -259,10 +267,10 @@ def test_later_steps_of_an_update_are_clipped_around_the_policy_before_it(
     between = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
     with torch.no_grad():
         old = [plain_logprobs(between.checkpoint, sample, played.screens) for sample in second]
-    between.update([first])
+    between.update(steps(first))
     expected = reference_gradients(between.checkpoint, played, second, config, old)
     learner = pupil(checkpoint, played, config)
-    clipped = learner.update([first, second])["clipped"]
+    clipped = learner.update(steps(first, second))["clipped"]
     assert 0.05 < clipped < 0.95  # else this would say nothing about clipping
     assert_close(gradients(learner), expected)
 
@@ -272,7 +280,7 @@ def test_neither_micro_batches_nor_recomputing_change_the_gradient(guesser_folde
     found: list[dict[str, Tensor]] = []
     for train in ({"micro_tokens": 10**6}, {"micro_tokens": 1}, {"checkpointing": True}, {"freeze_vision": False}):
         learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, changed(**train))
-        learner.update([batch])
+        learner.update(steps(batch))
         found.append(gradients(learner))
     for other in found[1:]:
         assert_close(other, found[0])
@@ -289,10 +297,43 @@ def test_an_old_sampler_counts_as_far_as_the_policy_still_agrees(guesser_folder:
     found: list[dict[str, Tensor]] = []
     for config, one in ((bounded, sample), (FREE, replayed), (bounded, replayed), (bounded, twice)):
         learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
-        learner.update([[one]])
+        learner.update(steps([one]))
         found.append(gradients(learner))
     for factor, other in zip((1.0, 1.5, 2.0), found[1:], strict=True):
         assert_close(other, {name: factor * gradient for name, gradient in found[0].items()})
+
+
+def test_what_an_older_policy_sampled_counts_as_far_as_the_present_one_agrees(
+    guesser_folder: Path, played: Played
+) -> None:
+    (sample, *_) = played.samples[0]
+    found: list[dict[str, Tensor]] = []
+    learned: list[dict[str, float]] = []
+    for version, ratio in ((2, 1.5), (1, 1.5), (0, 4.0)):
+        learner = pupil(load_checkpoint(guesser_folder, "cpu"), played)
+        learner.version = 2
+        logprobs = tuple(value - math.log(ratio) for value in sample.logprobs)
+        learned.append(learner.update(steps([dataclasses.replace(sample, version=version, logprobs=logprobs)])))
+        found.append(gradients(learner))
+    for factor, other in zip((1.5, 2.0), found[1:], strict=True):
+        assert_close(other, {name: factor * gradient for name, gradient in found[0].items()})
+    assert [one["lag"] for one in learned] == [0, 1, 2]
+    assert [one.get("lag_weight") for one in learned] == [None, pytest.approx(1.5, rel=1e-3), pytest.approx(2.0)]
+    assert [one["sampler_gap"] for one in learned] == pytest.approx([math.log(v) for v in (1.5, 1.5, 4)], rel=1e-2)
+
+
+def test_a_step_is_the_mean_over_the_trajectories_that_it_has(guesser_folder: Path, played: Played) -> None:
+    """Not over as many as the settings would have: a machine may have failed, or the last step have fewer tasks."""
+    groups = [group(1.0, 0.0, None), group(0.0, 0.0, 0.0), group(1.0)]
+    samples = [[played.samples[0][0]], [], [played.samples[1][0]]]
+    batches = to_batches(groups, samples, 2)
+    assert [(len(batch.samples), batch.trajectories) for batch in batches] == [(1, 5), (1, 1)]
+    found = []
+    for batch in (batches[1], dataclasses.replace(batches[1], trajectories=4)):
+        learner = pupil(load_checkpoint(guesser_folder, "cpu"), played)
+        learner.update([batch])
+        found.append(gradients(learner))
+    assert_close(found[0], {name: 4 * gradient for name, gradient in found[1].items()})
 
 
 @pytest.mark.parametrize("frozen", [True, False])
@@ -301,7 +342,7 @@ def test_a_frozen_tower_stays_as_it_is_and_another_moves(
 ) -> None:
     learner = pupil(checkpoint, played, changed(freeze_vision=frozen, weight_decay=0.1))
     learner.show(played.screens)  # its own tower looks, frozen or not
-    learner.update(played.samples)
+    learner.update(steps(*played.samples))
     before = load_checkpoint(guesser_folder, "cpu").model.model.visual.state_dict()
     same = [torch.equal(before[name], weight) for name, weight in checkpoint.model.model.visual.state_dict().items()]
     assert all(same) if frozen else not any(same)
@@ -315,12 +356,12 @@ def test_each_batch_that_holds_something_is_one_step_and_an_update_one_version(
     checkpoint: Checkpoint, played: Played
 ) -> None:
     learner = pupil(checkpoint, played)
-    metrics = learner.update([played.samples[0], [], played.samples[1]])
+    metrics = learner.update(steps(played.samples[0], [], played.samples[1]))
     tokens = sum(len(sample.logprobs) for group in played.samples[:2] for sample in group)
     assert (metrics["optimizer_steps"], metrics["learned_tokens"]) == (2, tokens)
     assert (learner.steps, learner.version) == (2, 1)
     before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
-    assert learner.update([[], []]) == {"optimizer_steps": 0, "learned_tokens": 0}
+    assert learner.update(steps([], [])) == {"optimizer_steps": 0, "learned_tokens": 0}
     assert (learner.steps, learner.version) == (2, 2)
     assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
 
@@ -329,14 +370,14 @@ def test_the_learning_rate_rises_over_the_first_steps(checkpoint: Checkpoint, pl
     learner = pupil(checkpoint, played, changed(lr=4e-4, warmup=4))
     rates = []
     for _ in range(6):
-        learner.update([played.samples[0]])
+        learner.update(steps(played.samples[0]))
         rates.append(learner.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4, 4e-4, 4e-4])
 
 
 def test_a_gradient_is_cut_to_the_bound_on_its_norm(checkpoint: Checkpoint, played: Played) -> None:
     learner = pupil(checkpoint, played, changed(grad_clip=0.01))
-    norm = learner.update([played.samples[0]])["grad_norm"]
+    norm = learner.update(steps(played.samples[0]))["grad_norm"]
     left = math.sqrt(sum(float((weight.grad**2).sum()) for weight in learner.parameters if weight.grad is not None))
     assert norm > 0.02 and left == pytest.approx(0.01, rel=1e-3)
 
@@ -351,8 +392,8 @@ def test_what_is_no_number_ends_the_update(checkpoint: Checkpoint, played: Playe
         with torch.no_grad():
             learner.model.model.language_model.layers[1].mlp.up_proj.weight[3, 4] = math.nan
     with pytest.raises(NotFinite, match="after 0 updates: the loss is nan") as stopped:
-        learner.update(batches)
-    assert stopped.value.batch == batches[-1] and len(stopped.value.old) == len(batches) - 1
+        learner.update(steps(*batches))
+    assert stopped.value.batch == steps(batches[-1])[0] and len(stopped.value.old) == len(batches) - 1
     assert (learner.version, learner.steps, learner.midway) == (0, len(batches) - 1, len(batches) > 1)
     if where != "a weight":
         assert all(weight.isfinite().all() for weight in learner.parameters)
@@ -363,7 +404,7 @@ def test_a_gradient_that_is_no_number_changes_nothing(checkpoint: Checkpoint, pl
     learner.parameters[3].register_hook(lambda gradient: gradient * math.inf)
     before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
     with pytest.raises(NotFinite, match="after 0 updates: the gradient is not finite"):
-        learner.update([played.samples[0]])
+        learner.update(steps(played.samples[0]))
     assert (learner.steps, learner.midway, learner.optimizer.state_dict()["state"]) == (0, False, {})
     assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
 
@@ -381,9 +422,9 @@ def test_the_record_has_every_token_as_its_step_saw_it(
     first, second = [*played.samples[0], *replayed], [*played.samples[2], *played.samples[3]]
     assert len(first) > len({sample.trajectory_id for sample in first})
     before, between = (pupil(load_checkpoint(guesser_folder, "cpu"), played, config) for _ in range(2))
-    between.update([first])
+    between.update(steps(first))
     learner = pupil(checkpoint, played, config)
-    learned = learner.update([first, [], second])
+    learned = learner.update(steps(first, [], second))
     order = list(dict.fromkeys(sample.trajectory_id for sample in (*first, *second)))
     assert [one.trajectory_id for one in learner.record] == order
     for one in learner.record:
@@ -414,7 +455,7 @@ def test_adapters_begin_as_nothing_learn_and_leave_all_weights_as_they_are(
     before = torch.cat(bare.logprobs(samples))
     assert torch.equal(torch.cat(learner.logprobs(samples)), before)
     learner.self_test(played.samples[0])
-    learner.update(played.samples)
+    learner.update(steps(*played.samples))
     after = torch.cat(learner.logprobs(samples))
     assert (after - before).abs().max() > 0.01
     published = load_model(learner.publish(tmp_path), "cpu")
@@ -437,10 +478,10 @@ def test_adapters_learn_what_the_merged_weights_would_have_to(
     """The gradient of A and B is that of the weight they are added to: dB = 2 dW Aᵀ."""
     name = "model.language_model.layers.1.self_attn.q_proj"
     bare = pupil(load_checkpoint(guesser_folder, "cpu"), played)
-    bare.update([played.samples[0]])
+    bare.update(steps(played.samples[0]))
     learner = pupil(checkpoint, played, low_rank())
     a = learner.model.get_parameter(f"{name}.lora_A.default.weight").clone()
-    learner.update([played.samples[0]])
+    learner.update(steps(played.samples[0]))
     whole, b = bare.model.get_parameter(f"{name}.weight").grad, f"{name}.lora_B.default.weight"
     assert_close(gradients(learner, [b]), {b: 2 * whole @ a.T})
 
@@ -459,7 +500,7 @@ def test_what_went_well_becomes_likelier_and_what_went_badly_less_likely(
     sample = dataclasses.replace(played.longest, advantages=(advantage,) * len(played.longest.advantages))
     likelihoods = [float(learner.logprobs([sample])[0].sum())]
     for _ in range(4):
-        learner.update([[sample]])
+        learner.update(steps([sample]))
         likelihoods.append(float(learner.logprobs([sample])[0].sum()))
     rises = [advantage * (after - before) for before, after in itertools.pairwise(likelihoods)]
     assert min(rises) > 0

@@ -25,15 +25,15 @@ from arpo.engines.checkpoint import load_checkpoint
 from arpo.runs.store import Run
 from arpo.types import Trajectory
 
-TIMES = {"sample_s", "learn_s"}
+LOOSE = {"sample_s", "learn_s", "sampler_gap"}  # by the clock, and by the last digits of the sampler's numbers
 LEARNS = {"format_reward": 0.0, "group": 3}  # that a reply was cut off does not matter: more of the scores are 1
 GENTLY: dict[str, Any] = {"updates": 4, "rollout_tasks": 3, "lr": 5e-5}
 
 
 def metrics(folder: Path) -> list[dict[str, Any]]:
-    """Every line, without what depends on the clock."""
+    """Every line, without what need not be the same."""
     with Run.read(folder) as run:
-        return [{name: value for name, value in line.items() if name not in TIMES} for line in run.metrics()]
+        return [{name: value for name, value in line.items() if name not in LOOSE} for line in run.metrics()]
 
 
 def checkpoints(folder: Path) -> list[str]:
@@ -164,11 +164,12 @@ class Job:
 
     settings: dict[str, Any]
     moments: tuple[str, ...]
+    rough: bool  # rounding depends on what is computed together
 
 
-def job(name: str, moments: str, **train: Any) -> Job:
+def job(name: str, moments: str, rough: bool = False, **train: Any) -> Job:
     config = settings(LEARNS | {"name": name}, **GENTLY | train)
-    return Job(config.model_dump(mode="json"), tuple(moments.split()))
+    return Job(config.model_dump(mode="json"), tuple(moments.split()), rough)
 
 
 KILLED = {
@@ -178,6 +179,7 @@ KILLED = {
     # depend on what is sampled at the same time.
     "arpo+": job("arpo+", "step1 write1 load1 log1 step2 load1"),
     "rare checkpoints": job("arpo", "log1 log2 step1 load3", save_every=2, freeze_vision=False),
+    "rough": job("arpo", "add5 image3 add2 step2 add4 log1 step1", rough=True),
     "adapters": job("arpo", "write2 load1 step2 log1", lora_rank=2, lr=1e-3),
 }
 
@@ -187,7 +189,7 @@ def tries(guesser_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Cal
     """Of each killed run: its folder, that of the same run left alone, and the tries. One process does all of it."""
     place = tmp_path_factory.mktemp("killed")
     work = [
-        {"folder": str(place / name / kind), "settings": one.settings, "moments": moments}
+        {"folder": str(place / name / kind), "settings": one.settings, "moments": moments, "rough": one.rough}
         for name, one in KILLED.items()
         for kind, moments in (("whole", ()), ("killed", one.moments))
     ]

@@ -262,8 +262,9 @@ def test_a_failed_machine_is_replaced_three_times_and_then_the_episode_is_masked
         assert all((summary.score is None) == (not summary.outcome.valid) for summary in run.summaries())
         assert [env.task for env in Flaky.made] == [None] * len(Flaky.made)  # all closed
         assert sum(env.lost for env in Flaky.made) == deaths
-        assert play(run, config, silent := Engine(), make_env=Flaky, tasks=TASKS[:2]) == groups
-        assert silent.asked == []  # nor does a restart give it a fourth attempt
+        again = play(run, config, engine := Engine(), make_env=Flaky, tasks=TASKS[:2])
+        assert {session for session, _ in engine.asked} == {f"{member.id[:-1]}3" for member in lost}
+        assert all(member.outcome.valid for group in again for member in group.trajectories)
 
 
 class Broken(FakeEnv):
@@ -313,23 +314,44 @@ def test_where_every_task_is_given_up_the_run_stops(tmp_path: Path) -> None:
     async def work(run: Run) -> None:
         pool = Pool(lambda: Broken("press-0", "press-1"), 3)
         rollouts = Rollouts(TASKS[:2], Engine(), DIALECT, config, run, pool)
-        await rollouts.groups(0, lambda group: True)
+        with pytest.raises(EnvError, match="update 1: machines failed in every episode"):
+            await rollouts.groups(0, lambda group: True)
         await rollouts.groups(1, lambda group: True)
 
     with Run.write(tmp_path, "") as run, pytest.raises(EnvError, match="failed in each of the 2 tasks"):
         asyncio.run(work(run))
 
 
-def test_a_dead_engine_is_no_agents_failure(tmp_path: Path) -> None:
-    class Dying(Engine):
-        async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
-            self.asked.append((session, seed))
-            raise EngineError("out of memory")
+class Dying(Engine):
+    """Fails in its first calls, so many of them."""
 
+    deaths = 10**9
+
+    async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+        if self.deaths:
+            self.deaths -= 1
+            raise EngineError("out of memory")
+        return await super().generate(session, prompt, sampling, seed)
+
+
+def test_a_dead_engine_is_no_agents_failure_and_stops_the_run_until_it_works_again(tmp_path: Path) -> None:
+    with Run.write(tmp_path / "dead", "") as run:
+        with pytest.raises(EnvError, match="update 1: machines failed in every episode"):
+            play(run, settings(), Dying())
+        assert {summary.outcome for summary in run.summaries()} == {Outcome.ENGINE_ERROR}
+        assert {(summary.score, summary.reward) for summary in run.summaries()} == {(None, None)}
+        again = play(run, settings())
+    with Run.write(tmp_path / "alive", "") as run:
+        whole = play(run, settings())
+    assert [group.task_id for group in again] == [group.task_id for group in whole]
+    assert all(member.outcome.valid for group in again for member in group.trajectories)
+
+
+def test_an_engine_that_fails_everybody_once_costs_no_episode(tmp_path: Path) -> None:
+    (dying := Dying()).deaths = 4
     with Run.write(tmp_path, "") as run:
-        groups = play(run, settings(), engine := Dying())
-    assert {member.outcome for group in groups for member in group.trajectories} == {Outcome.ENGINE_ERROR}
-    assert len(engine.asked) == 3 * 2 * 2
+        groups = play(run, settings(n_envs=4), dying)
+    assert [member.attempt for group in groups for member in group.trajectories] == [1, 1, 1, 1]
 
 
 def test_a_task_that_cannot_be_set_up_is_the_users_error(tmp_path: Path) -> None:

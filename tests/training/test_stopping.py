@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -23,7 +24,7 @@ from arpo.engines.checkpoint import load_checkpoint
 from arpo.runs.store import Run
 from arpo.training import loop
 from arpo.training.learner import Learner, LearnerError, NotFinite
-from arpo.training.samples import to_samples
+from arpo.training.samples import Batch, to_samples
 from arpo.types import Sample, from_json
 
 RARELY = GENTLY | {"save_every": 100}  # on its own it would save at the end alone
@@ -138,7 +139,8 @@ def test_what_is_no_number_stops_the_run_and_can_be_looked_at(
         learner = Learner(load_checkpoint(bad, "cpu"), config)
         learner.show({name: run.image(name) for sample in samples for name in sample.images})
         with pytest.raises(NotFinite, match="the loss is nan"):
-            learner.step(samples, dict(zip(map(id, samples), old, strict=False)), [])
+            batch = Batch(tuple(samples), **json.loads((bad / "batch.json").read_text()))
+            learner.step(batch, dict(zip(map(id, samples), old, strict=False)), [])
 
 
 # The whole command, in a process of its own

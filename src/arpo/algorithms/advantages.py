@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 
 from arpo.config import AlgorithmConfig
-from arpo.types import Group, Outcome, Trajectory
+from arpo.types import Group
 
 EQUAL = 1e-9  # rewards closer than this differ by rounding (0.3 - 0.1 is not 0.2), which teaches nothing
 
@@ -27,8 +27,7 @@ def normalised(rewards: Sequence[float], std: str = "population") -> list[float]
 
 def advantages(group: Group, config: AlgorithmConfig) -> list[float]:
     """One for each trajectory of the group; 0 for those that are not valid."""
-    valid = [trajectory for trajectory in group.trajectories if trajectory.outcome.valid]
-    values = iter(normalised([reward(trajectory, config) for trajectory in valid], config.std))
+    values = iter(normalised(_rewards(group), config.std))
     found = [next(values) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
     replayed = [trajectory.provenance.source == "replay" for trajectory in group.trajectories]
     if config.replay_spares and any(replayed):
@@ -36,25 +35,23 @@ def advantages(group: Group, config: AlgorithmConfig) -> list[float]:
     return found
 
 
-def reward(trajectory: Trajectory, config: AlgorithmConfig) -> float:
-    """The score, and the penalty for a reply that was no action."""
-    assert trajectory.score is not None, "only valid trajectories have a reward"
-    unusable = trajectory.outcome in (Outcome.UNPARSABLE, Outcome.CUT_OFF)
-    return trajectory.score + (config.format_reward if unusable else 0.0)
+def failed(group: Group, config: AlgorithmConfig) -> bool:
+    """Whether no valid member solved it, by the checker's word and not by the reward; False where none is valid."""
+    scores = [trajectory.score for trajectory in group.trajectories if trajectory.score is not None]
+    return bool(scores) and max(scores) < config.solved
 
 
-def failed(group: Group) -> bool:
-    """Whether every valid member failed, by the checker's word and not by the reward; False where none is valid."""
-    scores = [trajectory.score for trajectory in group.trajectories if trajectory.outcome.valid]
-    return bool(scores) and not any(scores)
-
-
-def spread(group: Group, config: AlgorithmConfig) -> float:
+def spread(group: Group) -> float:
     """How far the rewards of its valid members lie apart: their standard deviation."""
-    rewards = [reward(trajectory, config) for trajectory in group.trajectories if trajectory.outcome.valid]
+    rewards = _rewards(group)
     return statistics.pstdev(rewards) if rewards else 0.0
 
 
 def informative(group: Group, config: AlgorithmConfig) -> bool:
     """Whether its rewards differ, so that there is something to learn."""
     return any(advantages(group, config))
+
+
+def _rewards(group: Group) -> list[float]:
+    """Of its valid members, what is trained on."""
+    return [trajectory.reward for trajectory in group.trajectories if trajectory.reward is not None]

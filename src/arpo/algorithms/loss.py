@@ -10,9 +10,12 @@ Three log-probabilities of the same token are kept apart:
     loss = sum of  weight * w * -min(r A, clip(r, 1 - low, 1 + high) A)
 
 `weight` holds the normaliser and is passed in: the mean over trajectories of the mean over a trajectory's tokens, or a
-constant in place of the latter. With dual clip the term of a negative advantage is at least c A. For replayed tokens
-w = min(exp(old - sampler), C), truncated importance sampling, and 0 for a whole sequence whose geometric mean of that
-ratio is off by more than a bound; for all others, and where nothing is to be corrected, w = 1.
+constant in place of the latter. With dual clip the term of a negative advantage is at least c A.
+
+Where the sampler was not the policy before this update, w = min(exp(old - sampler), C), truncated importance sampling:
+for fresh tokens that an older policy sampled (`lag_truncate`), and for replayed ones (`replay_truncate`), where w is 0
+for a whole sequence whose geometric mean of that ratio is off by more than a bound. For all others, and where nothing
+is to be corrected, w = 1.
 """
 
 from dataclasses import dataclass
@@ -32,6 +35,7 @@ class Tokens:
     advantages: Tensor
     weights: Tensor
     replayed: Tensor  # bool
+    stale: Tensor  # bool: drawn by an older policy than the one before this update
     sequence: Tensor  # which sequence a token belongs to, from 0 on
 
 
@@ -53,8 +57,12 @@ def importance(tokens: Tokens, config: AlgorithmConfig) -> Tensor:
     """w of each token; 1 where nothing is to be corrected."""
     w = torch.ones_like(tokens.old)
     log_ratio = tokens.old - tokens.sampler
-    if config.replay_truncate is not None:
-        w = torch.where(tokens.replayed, log_ratio.exp().clamp(max=config.replay_truncate), w)
+    for which, bound in (
+        (tokens.stale & ~tokens.replayed, config.lag_truncate),
+        (tokens.replayed, config.replay_truncate),
+    ):
+        if bound is not None:
+            w = torch.where(which, log_ratio.exp().clamp(max=bound), w)
     if config.replay_reject is not None:
         n = int(tokens.sequence.max()) + 1 if len(tokens.sequence) else 0
         total = log_ratio.new_zeros(n).index_add(0, tokens.sequence, log_ratio)

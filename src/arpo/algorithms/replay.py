@@ -14,7 +14,7 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from arpo.algorithms.advantages import failed, reward
+from arpo.algorithms.advantages import failed
 from arpo.config import AlgorithmConfig
 from arpo.seeds import derive
 from arpo.types import Group, Trajectory
@@ -30,19 +30,21 @@ class Replay:
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
         """The groups, each that failed as a whole with a random member replaced by a stored success of its task."""
         return [
-            self._filled(group, update, load) if self.config.replay and failed(group) else group for group in groups
+            self._filled(group, update, load) if self.config.replay and failed(group, self.config) else group
+            for group in groups
         ]
 
     def add(self, groups: Sequence[Group], update: int) -> None:
         """Remember the successes of these groups; the oldest of a task go where there are too many.
 
-        One that ended in a reply that was no action is left out: replayed, it would teach that reply.
+        One that ended in a reply that was no action, which lowered its reward, is left out: replayed, it would teach
+        that reply.
         """
         for group in groups:
-            for trajectory in group.trajectories:
-                if trajectory.outcome.valid and reward(trajectory, self.config) == 1.0:
+            for one in group.trajectories:
+                if one.score is not None and one.reward is not None and one.reward >= one.score >= self.config.solved:
                     kept = self._kept.setdefault(group.task_id, [])
-                    kept.append((trajectory.id, update))
+                    kept.append((one.id, update))
                     del kept[: -self.config.replay_size]
 
     def state(self) -> dict[str, Any]:

@@ -41,6 +41,7 @@ from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.qwen import image_grid, spread
 from arpo.errors import ConfigError
 from arpo.training.learner import Learner
+from arpo.training.samples import Batch
 from arpo.types import Sample
 
 if TYPE_CHECKING:
@@ -191,7 +192,7 @@ class Bench:
         samples = self._samples(played)
         self._show(played)
         n = len(samples) // steps
-        self.learner.update([samples[i : i + n] for i in range(0, len(samples), n)])
+        self.learner.update([Batch(tuple(samples[i : i + n]), n) for i in range(0, len(samples), n)])
         place = self.learner.publish(self.folder / "weights")
         asyncio.run(self.work.engine.load(self.learner.version, place))
 

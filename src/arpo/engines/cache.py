@@ -14,9 +14,14 @@ from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
 from arpo.engines.qwen import Attend, Model
+from arpo.errors import EngineError
 
 FIRST_CAPACITY = 1024  # tokens a row to begin with; doubled as contexts grow
 ALIGN = 64  # lengths are rounded up to this: kernels for masked attention want aligned rows
+
+
+class OutOfMemory(EngineError):
+    """There is no room for a larger cache. What it holds is as it was."""
 
 
 class Cache:
@@ -31,9 +36,21 @@ class Cache:
         self._keys = [self._empty(0, 0) for _ in range(text.num_hidden_layers)]
         self._values = [self._empty(0, 0) for _ in range(text.num_hidden_layers)]
 
+    @property
+    def rows(self) -> int:
+        return self._keys[0].shape[0]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that a row has room for."""
+        return self._keys[0].shape[2]
+
     def reserve(self, rows: int, length: int) -> None:
-        """Make room for so many rows of so many tokens; at least double what there is, up to the most allowed."""
-        have_rows, _, have_tokens, _ = self._keys[0].shape
+        """Make room for so many rows of so many tokens; at least double what there is, up to the most allowed.
+
+        OutOfMemory, and everything is as before, where that does not fit.
+        """
+        have_rows, have_tokens = self.rows, self.capacity
         if rows > have_rows:
             rows = max(rows, min(2 * have_rows, self._most_rows))
         if length > have_tokens:
@@ -42,10 +59,18 @@ class Cache:
         rows, length = max(rows, have_rows), max(length, have_tokens)
         if (rows, length) == (have_rows, have_tokens):
             return
-        for tensors in (self._keys, self._values):  # a layer at a time: the old and the new never exist as a whole
-            for i, old in enumerate(tensors):
-                tensors[i] = self._empty(rows, length)
-                tensors[i][:have_rows, :, :have_tokens] = old
+        try:
+            for tensors in (self._keys, self._values):  # a layer at a time: old and new never exist as a whole
+                for i, old in enumerate(tensors):
+                    tensors[i] = self._empty(rows, length)
+                    tensors[i][:have_rows, :, :have_tokens] = old
+        except (RuntimeError, MemoryError) as error:
+            if not _no_memory(error):
+                raise
+            for tensors in (self._keys, self._values):  # layers of two sizes would fail every later turn
+                for i in range(len(tensors)):
+                    tensors[i] = _smaller(tensors[i], have_rows, have_tokens)
+            raise OutOfMemory(f"no memory for a cache of {rows} x {length} tokens") from error
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give a row the first tokens of another."""
@@ -110,3 +135,20 @@ class Cache:
         # Zeros, not whatever lies there: a masked place still enters the sums, with weight 0, and 0 times NaN is NaN.
         kv_heads, dim = self._shape
         return torch.zeros(rows, kv_heads, capacity, dim, dtype=self._dtype, device=self._device)
+
+
+def _smaller(grown: Tensor, rows: int, tokens: int) -> Tensor:
+    """The beginning of a tensor, so that the rest is given back where there is memory for the copy."""
+    kept = grown[:rows, :, :tokens]
+    try:
+        return kept if kept.shape == grown.shape else kept.clone()
+    except (RuntimeError, MemoryError) as error:
+        if not _no_memory(error):
+            raise
+        return kept
+
+
+def _no_memory(error: Exception) -> bool:
+    """torch has a kind of its own for this on a GPU alone; on a CPU it is known by its words."""
+    kinds = (torch.OutOfMemoryError, MemoryError)
+    return isinstance(error, kinds) or "not enough memory" in str(error) or "can't allocate memory" in str(error)

@@ -10,13 +10,15 @@ loop run. So turns come and go at every token, and the order of work depends on 
 A session is only a cache. What it keeps are the keys and values of the last prompt and reply; a prompt that goes on
 from there costs its new tokens, one that differs somewhere is computed anew from the first difference, and a new
 session copies what it has in common with another: the instructions, and within a group the first screenshot as well.
-Where there are more sessions than slots, the one unused for longest loses its cache.
+Where there are more sessions than slots, the one unused for longest loses its cache. Where memory is too short for all
+slots, there are fewer until the next weights come: turns wait for each other, and only one too long for any fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import bisect
+import logging
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -28,13 +30,14 @@ from torch import Tensor
 from arpo.agent.vocabulary import Vocabulary
 from arpo.engines import qwen, sampling
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.cache import Cache
+from arpo.engines.cache import Cache, OutOfMemory
 from arpo.engines.checkpoint import Checkpoint, load_model
 from arpo.engines.screens import Screens
 from arpo.errors import ConfigError, ContextTooLong, EngineError
 from arpo.types import Completion, Observation
 
 CHUNK = 2048  # tokens of a prompt that go through the layers at once: what bounds the memory of a long one
+_log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True, eq=False)
@@ -83,6 +86,8 @@ class LocalEngine:
         self._cache = Cache(self._model, most_rows=slots, most_tokens=max_context)
         self._screens = Screens(self._model.model.visual, self._device)
         self._image_pad: int = checkpoint.config.image_token_id
+        self._slots = slots
+        self._rows = slots  # of them, those that there is memory for
         self._free = list(range(slots))
         self._sessions: dict[str, _Session] = {}
         self._waiting: list[_Turn] = []
@@ -136,6 +141,7 @@ class LocalEngine:
             self._model.load_state_dict(new.state_dict())
             for session in self._sessions.values():
                 self._forget(session)
+            self._rows, self._free = self._slots, list(range(self._slots))  # there may be memory for all by now
             self.version = version
         self._start()
 
@@ -189,15 +195,11 @@ class LocalEngine:
     @torch.inference_mode()
     def _take_in(self) -> None:
         """The waiting turns that can have a row: their screenshots, their prompts, their first tokens."""
-        taken = [turn for turn in self._waiting if self._give_row(turn.session)]
+        taken = self._with_room([turn for turn in self._waiting if self._give_row(turn.session)])
+        self._waiting = [turn for turn in self._waiting if turn not in taken and not turn.future.done()]
         if not taken:
             return
-        self._waiting = [turn for turn in self._waiting if turn not in taken]
         self._active += taken  # from here on a failure of ours reaches them
-        self._cache.reserve(
-            rows=1 + max(turn.row for turn in taken),
-            length=max(len(turn.layout.ids) + turn.sampling.max_tokens for turn in taken),
-        )
         features = self._screens.features(image for turn in taken for image in self._new_images(turn))
         readable = []
         for turn in taken:
@@ -208,6 +210,33 @@ class LocalEngine:
         hidden = [self._prefill(turn, features) for turn in readable]
         if readable:
             self._draw(readable, torch.stack(hidden))
+
+    def _with_room(self, turns: list[_Turn]) -> list[_Turn]:
+        """Those of the turns, each with a row, for which the cache has memory. The others go on waiting, or fail."""
+        rows = 1 + max((turn.row for turn in turns), default=-1)
+        while turns:
+            try:
+                self._cache.reserve(rows, max(map(_length, turns)))
+            except OutOfMemory as full:
+                if rows > max(1, self._cache.rows):  # fewer at a time
+                    rows = max(1, self._cache.rows, rows // 2)
+                    _log.warning("%s: at most %d turns at a time until the next weights", full, rows)
+                    self._rows = rows
+                    self._free = [row for row in self._free if row < rows]
+                    for turn in turns:
+                        if turn.row >= rows:
+                            self._forget(turn.session)
+                    turns = [turn for turn in turns if turn.session.row is not None]
+                else:
+                    for turn in turns:
+                        if _length(turn) > self._cache.capacity:
+                            self._fail(
+                                turn, f"{full}; fewer episodes at once (n_envs) or a smaller agent.context need less"
+                            )
+                    turns = [turn for turn in turns if not turn.future.done()]
+            else:
+                break
+        return turns
 
     def _give_row(self, session: _Session) -> bool:
         """A row of the cache for a session that has none; at worst the one of the session idle for longest."""
@@ -313,9 +342,14 @@ class LocalEngine:
         self._forget(turn.session)
 
     def _forget(self, session: _Session) -> None:
-        if session.row is not None:
+        if session.row is not None and session.row < self._rows:
             bisect.insort(self._free, session.row)
         session.row, session.ids, session.images, session.length = None, [], [], 0
+
+
+def _length(turn: _Turn) -> int:
+    """Tokens of its row, once its reply is as long as it may be."""
+    return len(turn.layout.ids) + turn.sampling.max_tokens
 
 
 def _shapes(model: qwen.Model) -> dict[str, torch.Size]:

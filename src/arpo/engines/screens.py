@@ -1,7 +1,11 @@
-"""Screenshots as the model sees them: through the vision tower once, together, and remembered for a while.
+"""Screenshots as the model sees them: through the vision tower once, and remembered for a while.
 
 What is remembered saves the tower's work where a click changed nothing, where the members of a group look at the same
 first screen, and where a context is computed anew because its beginning changed or its cache was thrown out.
+
+On a CPU screens go through the tower one by one, which costs no time there. On some processors the last digits of a
+screen's tokens depend on how many are computed at once; the learner takes these tokens, and a run that was killed and
+goes on has other screens beside each other.
 """
 
 from collections import OrderedDict
@@ -16,8 +20,7 @@ from arpo.envs.images import Pixels, decode
 from arpo.types import Observation
 
 REMEMBERED = 512 * 2**20  # bytes
-# Image tokens in one batch: on a CPU what stays near the core, on a GPU what fits beside a 7B with room to spare.
-BATCH = {"cpu": 320, "cuda": 40_000}
+GPU_BATCH = 40_000  # image tokens at once: what fits beside a 7B with room to spare
 
 
 class Screens:
@@ -37,7 +40,7 @@ class Screens:
             if name not in found and (pixels := _pixels(one)) is not None:
                 by_size.setdefault((one.width, one.height), []).append((name, pixels))
         for size, group in by_size.items():
-            at_once = max(1, BATCH[self._device.type] // image_tokens(*size))
+            at_once = 1 if self._device.type == "cpu" else max(1, GPU_BATCH // image_tokens(*size))
             for start in range(0, len(group), at_once):
                 part = group[start : start + at_once]
                 images = torch.stack([torch.from_numpy(resized(pixels)) for _, pixels in part]).to(self._device)

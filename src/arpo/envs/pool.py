@@ -12,11 +12,14 @@ end is closed, however this process ended.
 
 What is the agent's, the task's or the user's fault comes through as it is: ActionError, TaskError, ConfigError. All
 else is machinery: a call past its limit, a process that died, any other exception of the backend. It becomes an
-EnvError, that environment is never used again, and the next lease starts another. Two things are given up, until the
+EnvError, that environment is never used again, and the next lease starts another. Three things are given up, until the
 run is started again, so that they do not hold up the rest:
 
     a task       nine attempts in a row failed by machinery (of three episodes or more): it is played no more
     a place      three times in a row no environment could be started there; where no place is left, the run stops
+    the engine   nine episodes in a row failed by it, in each of their attempts, and none was played: the run stops
+
+One failure of an engine ends every turn that it has under way, so of its failures only those count that end an episode.
 
 A place for which there is no memory now (NoRoom) is left empty for a while, and those that run are shared by all.
 """
@@ -43,11 +46,11 @@ from typing import Any, NoReturn, Protocol, Self, TypeVar
 from arpo.agent.actions import Action
 from arpo.config import EnvConfig
 from arpo.envs.base import Env, make, settings_of
-from arpo.errors import ArpoError, ConfigError, EnvError, NoRoom
+from arpo.errors import ArpoError, ConfigError, EngineError, EnvError, NoRoom
 from arpo.types import Observation, Outcome, Task
 
 ATTEMPTS = 3  # at an episode, or at starting an environment
-LOST = 9  # attempts at a task: a machine that fails one time in ten must not cost tasks in a long run
+LOST = 9  # attempts at a task: a machine that fails one time in ten must not cost tasks in a long run; or episodes
 ROOM_S = 30.0  # until a place for which there was no memory is tried again
 GRACE_S = 5.0  # for an environment to close, before its process is killed
 HERE = EnvConfig()  # no worker processes
@@ -61,7 +64,8 @@ class Job:
 
     task: Task
     index: int
-    attempt: int = 0
+    attempt: int = 0  # those before it have failed
+    failed: int = 0  # of them, how many since the run was started or gone on with
 
 
 class Played(Protocol):
@@ -250,6 +254,7 @@ class Pool:
         self._n_open = n
         self._why = ""
         self._failed: Counter[str] = Counter()  # attempts in a row, by task
+        self._lost_by_engine = 0  # episodes in a row
         self.aside: set[str] = set()  # the tasks that are given up
         self._playing: set[asyncio.Task[Any]] = set()
 
@@ -285,13 +290,15 @@ class Pool:
     ) -> None:
         """Play episodes, each up to three times where machines fail. `done` sees each once, with its last attempt.
 
-        An attempt that is `stored` is not made again. What is done with None was not played: its task is given up.
+        An episode that is `stored` is not played again; where its attempts failed, there are three more. What is done
+        with None was not played: its task is given up. EngineError where the engine is.
         """
         waiting = deque(jobs)
 
         async def player() -> None:
             while waiting:
                 job = waiting.popleft()
+                failed = job.failed
                 played = stored(job)
                 if played is None and job.task.id in self.aside:
                     done(job, None)
@@ -299,11 +306,12 @@ class Pool:
                 if played is None:
                     async with self.lease() as env:
                         played = await attempt(env, job)
-                    self._judge(job.task, played.outcome)
-                if played.outcome.valid or job.attempt + 1 == ATTEMPTS:
+                    failed += not played.outcome.valid
+                    self._judge(job.task, played.outcome, last=failed == ATTEMPTS)
+                if played.outcome.valid or failed == ATTEMPTS:
                     done(job, played)
                 else:
-                    waiting.append(dataclasses.replace(job, attempt=job.attempt + 1))
+                    waiting.append(dataclasses.replace(job, attempt=job.attempt + 1, failed=failed))
 
         this = asyncio.current_task()
         assert this is not None
@@ -317,13 +325,23 @@ class Pool:
         finally:
             self._playing.discard(this)
 
-    def _judge(self, task: Task, outcome: Outcome) -> None:
+    def _judge(self, task: Task, outcome: Outcome, last: bool) -> None:
+        """Count what failed, `last`: for the last time in its episode."""
         if outcome.valid:
-            self._failed[task.id] = 0
-        self._failed[task.id] += outcome is Outcome.ENV_ERROR
-        if self._failed[task.id] == LOST and task.id not in self.aside:
+            self._failed[task.id] = self._lost_by_engine = 0
+        elif outcome is Outcome.ENV_ERROR:
+            self._failed[task.id] += 1
+        elif outcome is Outcome.ENGINE_ERROR and last:
+            self._failed[task.id] += ATTEMPTS
+            self._lost_by_engine += 1
+        if self._lost_by_engine == LOST:
+            raise EngineError(
+                f"the engine failed in each attempt at {LOST} episodes in a row: nothing can be sampled; "
+                "what it said is above"
+            )
+        if self._failed[task.id] >= LOST and task.id not in self.aside:
             self.aside.add(task.id)
-            _log.warning("%s: given up, since its environment failed %d times in a row", task.id, LOST)
+            _log.warning("%s: given up, since its machines failed %d times in a row", task.id, LOST)
 
     async def _take(self) -> Lease:
         while (place := await self._idle.get()) is not None and self._n_open:

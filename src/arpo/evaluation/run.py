@@ -8,9 +8,9 @@
 - Environments take the next trial from one queue as they become free: none waits for another.
 - A finished trial is in the run's store and is never run again: a killed evaluation goes on where it stopped and comes
   to the same result.
-- A machine that fails is no fault of the agent's. The trial is tried again, three times in all and also after a
-  restart, and then counted under `errors`: it has no score, so it is in no success rate, but it is always reported.
-  So are trials of a task that the pool has given up.
+- A machine that fails is no fault of the agent's. The trial is tried three times, and as often again when the
+  evaluation is gone on with; then it is counted under `errors`: it has no score, so it is in no success rate, but it is
+  always reported. So are trials of a task that the pool has given up.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Task selection: keep the tasks that an agent sometimes solves, for only those can teach it something.
 
 evaluation = run_evaluation(config, "base", folder)          # k trials of each task, at the temperature of training
-kept = select(evaluation, least=1, drop_solved=False)
+kept = select(evaluation, least=1, drop_solved=False, solved=1.0)
 write_list(kept, Path("selected.json"))                      # {domain: [id, …]}, OSWorld's form
 """
 
@@ -16,12 +16,12 @@ from arpo.evaluation.run import Evaluation
 from arpo.types import Task
 
 
-def select(evaluation: Evaluation, least: int, drop_solved: bool) -> list[Task]:
-    """The tasks with at least so many successes; on demand without those that succeeded every time."""
+def select(evaluation: Evaluation, least: int, drop_solved: bool, solved: float) -> list[Task]:
+    """The tasks with at least so many trials of score `solved`; on demand without those solved every time."""
     kept = []
     for part in evaluation.by_task().values():
-        solved = _successes(part)
-        if solved >= least and not (drop_solved and solved == len(part.trials)):
+        n = _successes(part, solved)
+        if n >= least and not (drop_solved and n == len(part.trials)):
             kept.append(part.trials[0].task)
     return kept
 
@@ -35,16 +35,16 @@ def write_list(tasks: list[Task], path: Path) -> None:
     path.write_text(json.dumps(by_domain, indent=1) + "\n")
 
 
-def print_counts(evaluation: Evaluation, kept: list[Task], path: Path) -> None:
+def print_counts(evaluation: Evaluation, kept: list[Task], path: Path, solved: float) -> None:
     """How many tasks had how many successes."""
-    counts = Counter(map(_successes, evaluation.by_task().values()))
+    counts = Counter(_successes(part, solved) for part in evaluation.by_task().values())
     table = Table("successes", "tasks", box=None, pad_edge=False)
-    for solved, tasks in sorted(counts.items()):
-        table.add_row(str(solved), str(tasks))
+    for n, tasks in sorted(counts.items()):
+        table.add_row(str(n), str(tasks))
     console = Console(highlight=False)
     console.print(table)
     console.print(f"{len(kept)} of {evaluation.n_tasks} tasks kept, in {path}", markup=False, soft_wrap=True)
 
 
-def _successes(part: Evaluation) -> int:
-    return sum(trial.score == 1.0 for trial in part.trials)
+def _successes(part: Evaluation, solved: float) -> int:
+    return sum(trial.score is not None and trial.score >= solved for trial in part.trials)

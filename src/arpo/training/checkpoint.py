@@ -11,10 +11,11 @@ A loss or a gradient that is no number ends a run, and its batch is set aside. S
 
     run, bad = Run.read(folder), folder / "not-finite-00012"
     samples = [from_json(Sample, line) for line in (bad / "samples.jsonl").read_text().splitlines()]
+    batch = Batch(tuple(samples), **json.loads((bad / "batch.json").read_text()))
     old = dict(zip(map(id, samples), torch.load(bad / "old.pt")))
     learner = Learner(load_checkpoint(bad), config)      # the weights of the moment
     learner.show({name: run.image(name) for sample in samples for name in sample.images})
-    learner.step(samples, old, [])
+    learner.step(batch, old, [])
 """
 
 import asyncio
@@ -153,7 +154,8 @@ class Checkpoints:
         with _whole(place) as part:
             _write_agent(learner, part)
             torch.save(bad.old, part / "old.pt")
-            (part / "samples.jsonl").write_bytes(b"".join(to_json(sample) + b"\n" for sample in bad.batch))
+            (part / "samples.jsonl").write_bytes(b"".join(to_json(sample) + b"\n" for sample in bad.batch.samples))
+            (part / "batch.json").write_text(json.dumps({"trajectories": bad.batch.trajectories}))
         return place
 
 

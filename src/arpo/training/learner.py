@@ -2,7 +2,7 @@
 
     learner = Learner(load_checkpoint("base"), config)
     learner.show(screens, visual)                             # the screenshots of the next samples
-    metrics = learner.update([[sample, …], [sample, …]])      # one inner list an optimiser step
+    metrics = learner.update([batch, batch])                  # one optimiser step each
     run.add_record(update, learner.record)                    # what it saw of every token
     await engine.load(learner.version, learner.publish(folder))
 
@@ -30,7 +30,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arpo.algorithms.loss import Tokens, importance, policy_loss
-from arpo.config import Config
+from arpo.config import AlgorithmConfig, Config
 from arpo.engines.checkpoint import Checkpoint, save_model
 from arpo.engines.images import encode, resized
 from arpo.engines.qwen import causal_at, embed, image_grid, logits, rope, run_layers, spread
@@ -38,9 +38,12 @@ from arpo.envs.images import decode
 from arpo.errors import ArpoError
 from arpo.runs.record import TokenRecord
 from arpo.training import lora
+from arpo.training.samples import Batch
 from arpo.types import Observation, Sample
 
-TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1}  # of log-probabilities that should be equal
+# How far, on average, log-probabilities that should be equal may lie apart; 19 of 20 within TAIL times that.
+TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.03}
+TAIL = 5.0
 
 
 class LearnerError(ArpoError):
@@ -50,10 +53,10 @@ class LearnerError(ArpoError):
 class NotFinite(LearnerError):
     """A loss or a gradient that is no number. The optimiser step was not taken."""
 
-    def __init__(self, text: str, batch: Sequence[Sample], old: Mapping[int, Tensor]) -> None:
+    def __init__(self, text: str, batch: Batch, old: Mapping[int, Tensor]) -> None:
         super().__init__(text)
         self.batch = batch  # what the step was to learn
-        self.old = [old[id(sample)] for sample in batch if id(sample) in old]  # none in the first step of an update
+        self.old = [old[id(sample)] for sample in batch.samples if id(sample) in old]  # none in an update's first step
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +101,10 @@ class Learner:
         """The screenshots that the next samples need, by hash; and their visual tokens, where the tower is frozen."""
         self.screens, self._visual = screens, visual
 
-    def update(self, batches: Sequence[Sequence[Sample]]) -> dict[str, float]:
+    def update(self, batches: Sequence[Batch]) -> dict[str, float]:
         """One optimiser step for each batch; batches without samples are skipped."""
-        batches = [batch for batch in batches if batch]
-        later = [sample for batch in batches[1:] for sample in batch]
+        batches = [batch for batch in batches if batch.samples]
+        later = [sample for batch in batches[1:] for sample in batch.samples]
         old = {id(sample): values for sample, values in zip(later, self.logprobs(later), strict=True)}
         seen: Seen = []
         norms = [self.step(batch, old, seen) for batch in batches]
@@ -109,15 +112,15 @@ class Learner:
         self.record = _record(batches, seen)
         return _metrics(seen, norms)
 
-    def step(self, batch: Sequence[Sample], old: Mapping[int, Tensor], seen: Seen) -> float:
+    def step(self, batch: Batch, old: Mapping[int, Tensor], seen: Seen) -> float:
         """One step of the optimiser; returns the norm of the gradient and adds to `seen`.
 
         `old`: the log-probabilities before the update, by the `id` of a sample; where there are none, those of now.
         NotFinite, and everything is as before, where the loss or the gradient is no number.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        weights = _weights(batch, self.config)
-        for part in self._parts(batch):
+        weights = _weights(batch, self.config.algorithm)
+        for part in self._parts(batch.samples):
             seen.append((part.samples, self._learn(part, old, weights)))
             if not torch.isfinite(loss := seen[-1][1]["loss"]):
                 raise NotFinite(f"after {self.version} updates: the loss is {loss.item()}", batch, old)
@@ -142,15 +145,20 @@ class Learner:
         return [found[id(sample)] for sample in samples]
 
     def self_test(self, samples: Sequence[Sample]) -> None:
-        """LearnerError unless fresh samples have the sampler's log-probabilities here, and others on other screens."""
+        """LearnerError unless fresh samples have the sampler's log-probabilities here, and others on other screens.
+
+        Judged by mean and quantile: in bf16 a token here and there is far off, in other weights they all are.
+        """
         sample = max(samples, key=lambda one: len(one.logprobs))
         (here,) = self.logprobs([sample])
-        there = torch.tensor(sample.logprobs, device=self._device)
-        limit = TOLERANCE[self._compute]
-        if not (off := float((here - there).abs().max())) <= limit:  # so, since NaN is never more than anything
+        off = (here - torch.tensor(sample.logprobs, device=self._device)).abs()
+        mean, tail = float(off.mean()), float(off.quantile(0.95))
+        limit = self.config.train.self_test or TOLERANCE[self._compute]
+        if not (mean <= limit and tail <= TAIL * limit):  # so, since NaN is never more than anything
             raise LearnerError(
-                f"the learner gives a sampled token another log-probability than the sampler (off by {off:.3g}, "
-                f"more than {limit:g}): they do not run the same weights, prompt or temperature"
+                f"the learner gives sampled tokens other log-probabilities than the sampler (off by {mean:.3g} on "
+                f"average, one in twenty by {tail:.3g}; train.self_test allows {limit:g} and {TAIL * limit:g}): "
+                "they do not run the same weights, prompt or temperature"
             )
         if torch.equal(self.logprobs([sample], altered=True)[0], here):
             raise LearnerError("the learner does not look at screenshots: altered ones change no log-probability")
@@ -176,6 +184,7 @@ class Learner:
             advantages=torch.tensor([v for sample in samples for v in sample.advantages], device=self._device),
             weights=each(weights[id(sample)] for sample in samples),
             replayed=each(sample.replayed for sample in samples).bool(),
+            stale=each(sample.version < self.version for sample in samples).bool(),
             sequence=each(range(len(samples))).long(),
         )
         loss, clipped = policy_loss(new, tokens, self.config.algorithm)
@@ -188,6 +197,7 @@ class Learner:
             "new": new.detach(),
             "clipped": clipped,
             "replayed": tokens.replayed,
+            "stale": tokens.stale,
             "importance": importance(tokens, self.config.algorithm),
             "age": each(self.version - sample.version for sample in samples),
         }
@@ -200,7 +210,7 @@ class Learner:
             visual = torch.cat([found[name] for name in part.images])
             if altered:
                 visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
-            x = embed(model, part.ids, visual)
+            x = embed(model, part.ids, visual).to(self._compute)  # the sum of all layers is as exact as the sampler's
             factors = rope(model, part.positions, self._compute)
             real, wanted = part.before >= 0, part.before.clamp(min=0)
             hidden = run_layers(model, x, factors, causal_at(wanted), self.config.train.checkpointing, wanted)
@@ -242,20 +252,18 @@ class Learner:
             )
 
 
-def _weights(batch: Sequence[Sample], config: Config) -> dict[int, float]:
-    """What a token of each sample counts: trajectories alike, and in each its tokens alike; or all tokens alike.
-
-    Trajectories without a gradient are not among the samples, but they count: the mean is over all of a step's.
-    """
-    trajectories = config.train.optimizer_tasks * config.algorithm.group
+def _weights(batch: Batch, config: AlgorithmConfig) -> dict[int, float]:
+    """What a token of each sample counts: trajectories alike, and in each its tokens alike; or all tokens alike."""
     tokens: Counter[str] = Counter()
-    for sample in batch:
+    for sample in batch.samples:
         tokens[sample.trajectory_id] += sum(sample.sampled)
-    constant = config.algorithm.length if config.algorithm.normaliser == "constant" else None
-    return {id(sample): 1.0 / ((constant or tokens[sample.trajectory_id]) * trajectories) for sample in batch}
+    constant = config.length if config.normaliser == "constant" else None
+    return {
+        id(sample): 1.0 / ((constant or tokens[sample.trajectory_id]) * batch.trajectories) for sample in batch.samples
+    }
 
 
-def _record(batches: Sequence[Sequence[Sample]], seen: Seen) -> list[TokenRecord]:
+def _record(batches: Sequence[Batch], seen: Seen) -> list[TokenRecord]:
     """What was seen, put together again trajectory by trajectory."""
     columns = ("advantages", "sampler", "old", "new", "clipped")
     rows: dict[int, Tensor] = {}  # of each sample, the columns of its tokens
@@ -264,7 +272,7 @@ def _record(batches: Sequence[Sequence[Sample]], seen: Seen) -> list[TokenRecord
         parts = torch.split(table, [len(sample.logprobs) for sample in samples], dim=1)
         rows |= {id(sample): part for sample, part in zip(samples, parts, strict=True)}
     trajectories: defaultdict[str, list[Sample]] = defaultdict(list)
-    for sample in chain(*batches):
+    for sample in chain(*(batch.samples for batch in batches)):
         trajectories[sample.trajectory_id].append(sample)
     found = []
     for name, mine in trajectories.items():
@@ -285,7 +293,14 @@ def _metrics(seen: Seen, norms: list[float]) -> dict[str, float]:
         "clipped": every["clipped"].float().mean().item(),
         "kl": (every["old"] - every["new"]).mean().item(),
     }
-    replayed = every["replayed"]
+    replayed, stale = every["replayed"], every["stale"] & ~every["replayed"]
+    if not replayed.all():
+        found |= {
+            "lag": every["age"][~replayed].float().mean().item(),
+            "sampler_gap": (every["old"] - every["sampler"])[~replayed].abs().mean().item(),
+        }
+    if stale.any():
+        found["lag_weight"] = every["importance"][stale].mean().item()
     if replayed.any():
         w = every["importance"][replayed]
         found |= {

@@ -21,8 +21,8 @@ from arpo.runs.store import Run, Summary
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner
 from arpo.training.rollouts import Rollouts
-from arpo.training.samples import to_samples
-from arpo.types import Group, Sample
+from arpo.training.samples import Batch, to_batches, to_samples
+from arpo.types import Group
 
 
 async def train(
@@ -66,15 +66,14 @@ async def train(
             sampled = time.monotonic()
             filled = replay.fill(groups, update, run.trajectory)
             samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
-            n = config.train.optimizer_tasks
-            steps = [list(chain(*samples[i : i + n])) for i in range(0, len(samples), n)]
-            screens = {name: run.image(name) for sample in chain(*steps) for name in sample.images}
+            batches = to_batches(filled, samples, config.train.optimizer_tasks)
+            screens = {name: run.image(name) for sample in chain(*samples) for name in sample.images}
             learner.show(screens, engine.features(screens.values()) if config.train.freeze_vision else None)
-            fresh = [sample for sample in chain(*steps) if sample.version == learner.version and not sample.replayed]
+            fresh = [sample for sample in chain(*samples) if sample.version == learner.version and not sample.replayed]
             if fresh and not tested:
                 learner.self_test(fresh)
                 tested = True
-            learned = await _learn(learner, steps)
+            learned = await _learn(learner, batches)
             run.add_record(update, learner.record)
             replay.add(groups, update)
             played = list(run.summaries(update=update, source="rollout"))
@@ -96,9 +95,9 @@ async def train(
     await asyncio.gather(*under_way, return_exceptions=True)
 
 
-async def _learn(learner: Learner, steps: list[list[Sample]]) -> dict[str, float]:
+async def _learn(learner: Learner, batches: list[Batch]) -> dict[str, float]:
     """Make the update. Who cancels meanwhile has to wait for it, since from half of it nothing could go on."""
-    learning = asyncio.create_task(asyncio.to_thread(learner.update, steps))
+    learning = asyncio.create_task(asyncio.to_thread(learner.update, batches))
     try:
         return await asyncio.shield(learning)
     except asyncio.CancelledError:
@@ -119,8 +118,8 @@ def about(
     return {
         "success": math.fsum(episode.score or 0.0 for episode in valid) / n,  # fsum: in whatever order they ended
         "reward": math.fsum(episode.reward or 0.0 for episode in valid) / n,
-        "spread": math.fsum(spread(group, config) for group in groups) / max(1, len(groups)),
-        "failed_groups": sum(map(failed, groups)) / max(1, len(groups)),
+        "spread": math.fsum(map(spread, groups)) / max(1, len(groups)),
+        "failed_groups": sum(failed(group, config) for group in groups) / max(1, len(groups)),
         "replayed_groups": replayed / max(1, len(groups)),
         "episodes": len(valid),
         "errors": len(played) - len(valid),

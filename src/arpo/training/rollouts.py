@@ -1,7 +1,7 @@
 """Rollouts: which tasks an update is made of, and their groups of episodes.
 
 Everything follows from (seed, update): the tasks, the screens, the draws. An episode that is in the run's store already
-is not played again, so a killed run goes on with what was finished.
+is not played again, so a killed run goes on with what was finished; one that machines failed is tried again.
 """
 
 import asyncio
@@ -31,7 +31,16 @@ class Rollouts:
         self._in_turn: list[Task] = []
 
     async def groups(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
-        """The groups of an update. Those that `accept` refuses give way to others, as often as `redraw` says."""
+        """The groups of an update. Those that `accept` refuses give way to others, as often as `redraw` says.
+
+        EnvError where machines failed in all of them: an update of nothing would be no update.
+        """
+        groups = await self._accepted(update, accept)
+        if not any(trajectory.outcome.valid for group in groups for trajectory in group.trajectories):
+            raise EnvError(f"update {update + 1}: machines failed in every episode; what they said is above")
+        return groups
+
+    async def _accepted(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
         config = self.config
         wanted = config.train.rollout_tasks
         taken: list[Group] = []
@@ -55,7 +64,7 @@ class Rollouts:
             tasks = [*tasks, *(task for task in self.tasks_of(update, draw + 1) if task not in tasks)]
             tasks = [task for task in tasks if task.id not in self.pool.aside]
         if not tasks:
-            raise EnvError(f"the environment failed in each of the {len(self.tasks)} tasks: none is left to train on")
+            raise EnvError(f"machines failed in each of the {len(self.tasks)} tasks: none is left to train on")
         return tasks
 
     def tasks_of(self, update: int, draw: int = 0) -> list[Task]:

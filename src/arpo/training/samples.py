@@ -4,10 +4,31 @@ With full history a trajectory is one Sample. Where old screenshots were dropped
 of steps whose contexts extend each other; every sampled token is in exactly one of them.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import chain
 
 from arpo.agent.dialects import flatten
 from arpo.types import Group, Sample, Step, Trajectory
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What one optimiser step learns."""
+
+    samples: tuple[Sample, ...]
+    trajectories: int  # over which its mean goes: all that are valid, also those without a gradient
+
+
+def to_batches(groups: Sequence[Group], samples: Sequence[Sequence[Sample]], n: int) -> list[Batch]:
+    """n groups a batch, and what is left in the last one; `samples`: those of each group."""
+    return [
+        Batch(
+            tuple(chain(*samples[i : i + n])),
+            sum(trajectory.outcome.valid for group in groups[i : i + n] for trajectory in group.trajectories),
+        )
+        for i in range(0, len(groups), n)
+    ]
 
 
 def to_samples(group: Group, advantages: list[float], image_pad: int) -> list[Sample]:
