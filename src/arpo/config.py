@@ -186,7 +186,7 @@ class TrainConfig(Section):
     grad_clip: float = _setting(1.0, "bound on the norm of a gradient", gt=0)
     self_test: float | None = _setting(
         None,
-        "how far the learner's log-probabilities may lie from the sampler's, on average; null: 0.001, in bf16 0.03",
+        "how far the learner's log-probabilities may lie from the sampler's, on average; null: 0.001, in bf16 0.02",
         gt=0,
     )
     micro_tokens: int = _setting(8192, "tokens, images included, that are learned at once", ge=1)

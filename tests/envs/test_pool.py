@@ -531,7 +531,7 @@ def test_where_the_engine_fails_all_everybody_hears_so() -> None:
     play = Play(Pool(FakeEnv, 2), lambda job: Outcome.ENGINE_ERROR)
     with pytest.raises(EngineError, match="in each attempt at 9 episodes in a row: nothing can be sampled"):
         play([Job(task, index) for task in PRESS for index in range(9)])
-    assert list(play.ends.values()).count(Outcome.ENGINE_ERROR) < 9
+    assert list(play.ends.values()).count(Outcome.ENGINE_ERROR) <= 9
 
 
 # The end

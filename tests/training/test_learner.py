@@ -230,6 +230,41 @@ def test_the_self_test_finds_a_model_that_does_not_look(checkpoint: Checkpoint, 
         pupil(checkpoint, blind).self_test(blind.samples[0])
 
 
+def bf16(folder: Path) -> Checkpoint:
+    return load_checkpoint(folder, "cpu", torch.bfloat16)
+
+
+def test_in_bf16_the_learner_is_the_samplers_twin_too_and_other_weights_are_found(
+    guesser_folder: Path, tmp_path: Path
+) -> None:
+    half = play(bf16(guesser_folder), tmp_path / "run")
+    learner = pupil(bf16(guesser_folder), half)
+    learner.self_test(half.samples[0])
+    samples = [sample for group in half.samples for sample in group]
+    off = (torch.cat(learner.logprobs(samples)) - sampler_logprobs(samples)).abs()
+    assert off.mean() < 0.01
+    with pytest.raises(LearnerError, match=r"train.self_test allows 0.02 and 0.1\)"):
+        pupil(bf16(make_guesser(tmp_path / "stranger", seed=1)), half).self_test(half.samples[0])
+
+
+def test_in_bf16_a_token_here_and_there_may_be_far_off(guesser_folder: Path, tmp_path: Path) -> None:
+    half = play(bf16(guesser_folder), tmp_path)
+    (first, *others) = half.longest.logprobs
+    assert len(others) >= 20
+    one = dataclasses.replace(half.longest, logprobs=(first - 0.3, *others))
+    pupil(bf16(guesser_folder), half).self_test([one])
+    many = dataclasses.replace(half.longest, logprobs=tuple(v - 0.3 * (i % 4 == 0) for i, v in enumerate(one.logprobs)))
+    with pytest.raises(LearnerError, match="one in twenty by 0.3"):
+        pupil(bf16(guesser_folder), half).self_test([many])
+
+
+def test_how_far_off_log_probabilities_may_be_is_a_setting(checkpoint: Checkpoint, played: Played) -> None:
+    shifted = [dataclasses.replace(played.longest, logprobs=tuple(v - 0.05 for v in played.longest.logprobs))]
+    pupil(checkpoint, played, changed(self_test=0.06)).self_test(shifted)
+    with pytest.raises(LearnerError, match=r"off by 0.05 on average.* allows 0.04 and 0.2"):
+        pupil(checkpoint, played, changed(self_test=0.04)).self_test(shifted)
+
+
 def test_a_screen_of_one_colour_is_no_blindness(checkpoint: Checkpoint, played: Played) -> None:
     learner, name = pupil(checkpoint, played), played.longest.images[0]
     grey = played.visual[name][:1].expand(len(played.visual[name]), -1)

@@ -41,7 +41,8 @@ def plan(config: Config) -> str:
     trials = {split: len(ones) * (config.eval.trials if split == "train" else 1) for split, ones in tasks.items()}
     lines = [
         f"{train.model} learns by {algorithm.name} on the {n} tasks of {config.tasks.source}; infeasible: {infeasible}",
-        f"an update: {train.rollout_tasks} tasks x {algorithm.group} episodes; optimiser steps: {steps}",
+        f"an update: {train.rollout_tasks} tasks x {algorithm.group} episodes; optimiser steps: {steps}"
+        + ("; with one alone clipping never acts" if steps == 1 else ""),
         f"in {train.updates} updates: {groups * algorithm.group:,} episodes, {groups / n:.3g} passes over the tasks; "
         f"optimiser steps: {train.updates * steps:,}",
         "to judge it, before and after: "
