@@ -254,7 +254,7 @@ def test_in_bf16_a_token_here_and_there_may_be_far_off(guesser_folder: Path, tmp
     one = dataclasses.replace(half.longest, logprobs=(first - 0.3, *others))
     pupil(bf16(guesser_folder), half).self_test([one])
     many = dataclasses.replace(half.longest, logprobs=tuple(v - 0.3 * (i % 4 == 0) for i, v in enumerate(one.logprobs)))
-    with pytest.raises(LearnerError, match="one in twenty by 0.3"):
+    with pytest.raises(LearnerError, match=r"one in twenty by 0\.3"):
         pupil(bf16(guesser_folder), half).self_test([many])
 
 
