@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from arpo import cli
 from arpo.agent import dialects
+from arpo.config import load_config
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.runs.store import Run
+from arpo.training.command import run_training
 from arpo.types import Trajectory
 
 TIMES = {"sample_s", "learn_s"}
@@ -254,6 +258,9 @@ class Arpo:
         return int(ended.value.code or 0), told.out, told.err
 
     def begin(self, folder: Path, *more: str) -> tuple[int, str, str]:
+        return self("pocket", *self.settings(folder), *more)
+
+    def settings(self, folder: Path) -> tuple[str, ...]:
         few = ("train.updates=2", "train.rollout_tasks=2", "train.optimizer_tasks=1", "train.max_tokens=16")
         method = ("algorithm.name=arpo", "algorithm.group=2", "train.lr=5e-5", "eval.trials=2", "eval.temperature=1.0")
         where = (
@@ -263,7 +270,7 @@ class Arpo:
             f"train.model={self.model}",
             f"run_dir={folder}",
         )
-        return self("pocket", *few, *method, *where, *more)
+        return (*few, *method, *where)
 
 
 @pytest.fixture
@@ -361,6 +368,23 @@ def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) ->
         assert err == f"error: {folder}: process {os.getpid()} is writing to this run; wait, or choose another\n"
     (folder / "config.yaml").unlink()
     assert arpo.begin(folder)[0] == 0
+
+
+@pytest.mark.parametrize("where", ["a notebook", "a thread"])
+def test_training_can_be_called_from(where: str, arpo: Arpo, tmp_path: Path) -> None:
+    """In a notebook's cell an event loop is running already; a thread other than the main one gets no signals."""
+    config = load_config("pocket", [*arpo.settings(tmp_path / "run"), "eval.held_out=0"])
+    if where == "a notebook":
+
+        async def cell() -> dict[str, Any]:
+            return run_training(config)
+
+        summary = asyncio.run(cell())
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            summary = threads.submit(run_training, config).result()
+    assert json.loads(json.dumps(summary)) == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [line["update"] for line in metrics(tmp_path / "run")] == [0, 1]
 
 
 def test_a_script_cannot_be_trained(arpo: Arpo, tmp_path: Path) -> None:

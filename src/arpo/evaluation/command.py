@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
+from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from arpo.engines.local import LocalEngine
 
 
+@callable_anywhere
 def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | None = None) -> Evaluation:
     """Evaluate a model or a script in a run folder, new or begun; a progress bar says how it stands.
 
@@ -67,7 +68,7 @@ def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: lis
                 )
 
         try:
-            return asyncio.run(work())
+            return run_async(work())
         except KeyboardInterrupt:
             progress.console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
             raise

@@ -33,6 +33,7 @@ from arpo.config import ALGORITHMS, AlgorithmConfig, Config, load_config, to_yam
 from arpo.errors import ArpoError, ConfigError
 from arpo.evaluation.compare import Rates, changed, difference, estimate, table_of
 from arpo.evaluation.statistics import student
+from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
@@ -226,9 +227,9 @@ class Finished:
 
 
 def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    environment = {"OMP_NUM_THREADS": str(max(1, cores // jobs))} | os.environ  # what the user set is what is meant
-    libc = ctypes.CDLL(None)  # loaded here: after the fork as little as possible is done
+    environment = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))} | os.environ  # what the user set is what is meant
+    # Loaded here: after the fork as little as possible is done.
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     with (folder / "output.txt").open("ab") as output:
         return subprocess.Popen(
             [*ARPO, "train", "--resume", str(folder)],
@@ -237,7 +238,7 @@ def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env=environment,
             # A comparison that is killed by -9 ends its runs too: the same command would find them in use.
-            preexec_fn=(lambda: libc.prctl(SET_PDEATHSIG, signal.SIGTERM)) if sys.platform == "linux" else None,
+            preexec_fn=(lambda: prctl(SET_PDEATHSIG, signal.SIGTERM)) if prctl is not None else None,
         )
 
 
