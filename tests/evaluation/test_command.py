@@ -128,6 +128,13 @@ def test_a_users_mistake_is_one_line_and_leaves_nothing_behind(arguments: list[s
     assert not list(Path().iterdir())
 
 
+def test_a_device_that_is_not_there_is_one_line_and_leaves_nothing_behind(arpo: Arpo) -> None:
+    status, out, err = arpo("base", *FAKE, "agent.device=cuda:99")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: agent.device=cuda:99: not on this machine, which has cpu")
+    assert list(Path().iterdir()) == []
+
+
 def test_status_1_where_nothing_could_be_scored(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
     from arpo.errors import EnvError
     from fake_env import FakeEnv

@@ -24,6 +24,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from arpo import cli
 from arpo.agent import dialects
 from arpo.config import load_config
+from arpo.engines import checkpoint
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.runs.store import Run
 from arpo.training.command import run_training
@@ -358,6 +359,20 @@ def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> N
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert f"was begun with {old}, not {new};" in err
     assert arpo.begin(folder, "train.n_envs=2", "eval.n_envs=2")[0] == 0
+
+
+def test_a_run_goes_on_with_another_device_but_not_with_another_precision(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    load = checkpoint.load_model
+    monkeypatch.setattr(checkpoint, "load_model", lambda *how: loaded.append(how) or load(*how))
+    arpo.begin(folder := tmp_path / "run", "train.updates=0", "agent.device=auto")
+    loaded.clear()
+    assert arpo.begin(folder, "train.updates=0", "agent.device=cpu")[0] == 0
+    assert [device for _, device, _ in loaded] == [torch.device("cpu")] * 2  # the engine's and the learner's
+    status, _, err = arpo.begin(folder, "train.updates=0", "agent.dtype=float32")
+    assert (status, "was begun with dtype: auto, not dtype: float32;" in err) == (2, True)
 
 
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:

@@ -16,8 +16,9 @@ from arpo.envs.images import Pixels, decode
 from arpo.types import Observation
 
 REMEMBERED = 512 * 2**20  # bytes
-# Image tokens in one batch: on a CPU what stays near the core, on a GPU what fits beside a 7B with room to spare.
-BATCH = {"cpu": 320, "cuda": 40_000}
+# Image tokens in one batch: on a CPU what stays near the core, on a GPU what fits beside a 7B with room to spare; on a
+# Mac's, which shares its memory with all else, less.
+BATCH = {"cpu": 320, "cuda": 40_000, "mps": 4_000}
 
 
 class Screens:

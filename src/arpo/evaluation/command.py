@@ -144,12 +144,12 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
 def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UITars, str]:
     """The engine and the dialect of a checkpoint, and what tells it from any other."""
     # Not at the top: torch takes seconds, and a script needs none.
-    from arpo.engines.checkpoint import BASE, load_checkpoint, own_prompt
+    from arpo.engines.checkpoint import BASE, load_configured, own_prompt
     from arpo.engines.local import LocalEngine
 
     if "/" not in model and model != BASE and not Path(model).exists():
         raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
-    checkpoint = load_checkpoint(model)
+    checkpoint = load_configured(model, config.agent)
     longest = checkpoint.config.text_config.max_position_embeddings
     longest = min(longest, config.agent.context or longest)
     engine = LocalEngine(checkpoint, max_context=longest, slots=slots)

@@ -19,7 +19,7 @@ from rich.table import Table
 
 from arpo.agent.dialects import UITars
 from arpo.config import Config, to_yaml
-from arpo.engines.checkpoint import load_checkpoint
+from arpo.engines.checkpoint import load_configured
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
@@ -136,7 +136,7 @@ class _Session:
 
     async def _run(self) -> dict[str, Any]:
         config = self.config
-        learner = Learner(load_checkpoint(config.train.model), config)  # now: what it lacks is said before the work
+        learner = Learner(load_configured(config.train.model, config.agent), config)  # now: what it lacks is said first
         base = await self.judge("the base agent", 0)
         with progress_bar(self.console) as progress:
             done = sum(1 for _ in self.run.metrics())
