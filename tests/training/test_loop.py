@@ -317,6 +317,12 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     assert (folder / summary["best_checkpoint"] / "model.safetensors").is_file()
 
 
+def test_no_picture_is_promised_where_nothing_was_learned(arpo: Arpo, tmp_path: Path) -> None:
+    status, out, err = arpo.begin(folder := tmp_path / "run", "train.updates=0", "eval.held_out=0")
+    assert (status, out.splitlines()[-1]) == (0, f"Everything is in {folder}"), err
+    assert not (folder / "curve.png").exists()
+
+
 def test_a_finished_run_that_is_resumed_comes_to_the_same_summary(arpo: Arpo, tmp_path: Path) -> None:
     arpo.begin(folder := tmp_path / "run")
     first = json.loads((folder / "summary.json").read_text())

@@ -65,7 +65,7 @@ def run_training(config: Config) -> dict[str, Any]:
             if lines:
                 done, success = [1 + line["update"] for line in lines], [line["success"] for line in lines]
                 curve = Series(config.algorithm.name, done, success)
-                save_plot(folder / "curve.png", [curve], "update", "success of its episodes")
+                save_plot(folder / "curve.png", [curve], "update", "success of its episodes", share=True)
     print_summary(summary, folder)
     return summary
 
@@ -198,7 +198,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
             ]
             table.add_row(split, *cells, f"{100 * summary[f'gain_{split}']:+.1f} points")
     console.print(table)
-    console.print(f"Everything is in {folder}; look at {folder / 'curve.png'}", markup=False, soft_wrap=True)
+    look = f"; look at {curve}" if (curve := folder / "curve.png").exists() else ""  # without updates there is none
+    console.print(f"Everything is in {folder}{look}", markup=False, soft_wrap=True)
 
 
 def _with_interval(rate: float, interval: Interval) -> str:

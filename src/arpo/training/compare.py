@@ -89,6 +89,7 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
         series,
         "environment steps",
         "success while learning: the mean of the seeds and its 95 % interval",
+        share=True,
     )
     table = as_table(results)
     (out / "table.md").write_text(table)
