@@ -91,10 +91,9 @@ def _gpu(number: int) -> str:
     import torch
 
     try:
-        free, total = torch.cuda.mem_get_info(number)
+        name, (free, total) = torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)
     except RuntimeError as error:  # in use by another alone, or lost
         return f"cannot be used: {str(error).splitlines()[0]}"
-    name = torch.cuda.get_device_name(number)
     return f"{name}, {total / 2**30:.1f} GB, {free / 2**30:.1f} GB of it free"
 
 
