@@ -76,8 +76,12 @@ def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str
 
 def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int, command: str) -> str:
     """Run what is missing, `jobs` runs at a time; write results and plot; returns the table."""
-    first = next(iter(methods.values())).seed
-    comparison = Comparison(methods, range(first, first + seeds), out)
+    one = next(iter(methods.values()))
+    if one.agent.device not in ("auto", "cpu"):  # else torch, which takes seconds, is not needed here
+        from arpo.engines.checkpoint import find_device
+
+        find_device(one.agent.device)  # one that is not there is said before a run is begun with it
+    comparison = Comparison(methods, range(one.seed, one.seed + seeds), out)
     comparison.run_all(jobs)
     results = {"command": command, **comparison.results()}
     text = json.dumps(results, indent=1)
