@@ -20,8 +20,11 @@ help:
 	@echo "make desktop  Debian's packages for desktops with real applications: 1.5 GB; needs root"
 	@echo "make osworld-client  OSWorld's own client in an environment of its own, in the user's cache folder: 0.9 GB"
 
+# What it makes, and no more, is removed: the folder may hold a user's own files.
+DEMO := demo/base demo/run demo/success.gif demo/failure.gif
+
 demo: install
-	rm -rf demo
+	rm -rf $(DEMO)
 	$(BIN)/arpo eval base --tasks demo --temperature 1.0 --run-dir demo/base --pictures demo
 	@echo "Look at demo/success.gif and demo/failure.gif. Now it is trained on these tasks, in about 8 minutes."
 	$(BIN)/arpo train pocket run_dir=demo/run
@@ -82,4 +85,5 @@ constraints:
 	  $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp && mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf .venv demo build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(DEMO) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	@rmdir demo 2>/dev/null || true

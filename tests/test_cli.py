@@ -1,5 +1,6 @@
 """The command line teaches, answers at once, and ends a user's mistake in one line."""
 
+import importlib.metadata
 import io
 import json
 import os
@@ -11,6 +12,7 @@ from unittest.mock import Mock
 
 import pytest
 
+import arpo as arpo_package
 from arpo import cli, doctor
 from arpo.agent.actions import Fail
 from arpo.config import presets
@@ -89,6 +91,11 @@ def test_help_imports_nothing_heavy() -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert "Usage: arpo" in done.stdout
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_version_is_that_of_the_installed_package(arpo: Arpo) -> None:
+    assert arpo("--version") == (0, f"arpo {arpo_package.__version__}\n", "")
+    assert importlib.metadata.version("arpo") == arpo_package.__version__
 
 
 @pytest.mark.parametrize(

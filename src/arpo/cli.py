@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from arpo import __version__
 from arpo.errors import ArpoError, ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +51,20 @@ RunDirOption = Annotated[str | None, typer.Option(help="Where to keep the episod
 Settings = Annotated[
     list[str] | None, typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it.")
 ]
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"arpo {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _before_any_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and end.")
+    ] = False,
+) -> None: ...
 
 
 def _configured(settings: list[str] | None, options: dict[str, Any], preset: str | None = None) -> Config:

@@ -42,6 +42,12 @@ def _env_name(value: str) -> str:
     return value
 
 
+def _device(value: str) -> str:
+    if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", value):
+        raise ValueError("must be auto, cpu, cuda, cuda:N or mps")
+    return value
+
+
 Size = Annotated[
     tuple[int, int], pydantic.BeforeValidator(_size), pydantic.PlainSerializer(lambda size: "{}x{}".format(*size))
 ]
@@ -90,6 +96,12 @@ class AgentConfig(Section):
     block: int = _setting(1, "how many old screenshots are dropped at a time, once there are too many", ge=1)
     context: int | None = _setting(
         None, "tokens that it sees and says at most; null: as many as its model can take", ge=2
+    )
+    device: Annotated[str, pydantic.AfterValidator(_device)] = _setting(
+        "auto", "what its model runs on: cpu, cuda, cuda:N or mps; auto: a GPU where there is one"
+    )
+    dtype: Literal["auto", "float32", "bfloat16"] = _setting(
+        "auto", "the precision that it computes in; auto: bfloat16 for a large model on a CUDA GPU, else float32"
     )
 
     @pydantic.field_validator("block")

@@ -6,8 +6,11 @@ machine: `arpo doctor env.osworld_python=… env.osworld_disk=…`.
 
 import contextlib
 import importlib.util
+import os
 import platform
+import shutil
 import sys
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,11 +20,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from arpo.config import EnvConfig
-from arpo.envs.base import BACKENDS, Backend, catalog, make
-from arpo.envs.desktop.delegate import Client
-from arpo.envs.desktop.sandbox import APPLICATIONS, PROGRAMS, missing
-from arpo.envs.osworld import Docker
+from arpo.envs.base import BACKENDS, Backend, catalog, make, refuse_system
+from arpo.envs.desktop.memory import free_mb
 from arpo.errors import ArpoError, ConfigError
+from arpo.machine import cores
 from arpo.tasks.load import load_tasks
 
 PIP = f"{sys.executable} -m pip install"  # into the environment that this command runs in, whatever is active
@@ -40,7 +42,59 @@ class Finding:
 def diagnose(env: EnvConfig) -> list[Finding]:
     here = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     backends = (_osworld(one, env) if one.name == "osworld" else _backend(one) for one in BACKENDS.values())
-    return [Finding("Python", True, here), _fonts(), *backends, *(_extra(*extra) for extra in EXTRAS)]
+    machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), _fonts())
+    return [*machine, *backends, *(_extra(*extra) for extra in EXTRAS)]
+
+
+def _processor() -> Finding:
+    """The cores, and the memory as far as this system says it: Windows says nothing, macOS not what is free."""
+    parts = [f"{cores()} cores"]
+    with contextlib.suppress(AttributeError, KeyError, OSError, ValueError):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        parts.append(f"{total / 2**30:.1f} GB of memory")
+        parts.append(f"{free_mb() / 2**10:.1f} GB of it free")
+    return Finding("processor", True, ", ".join(parts))
+
+
+def _disk() -> Finding:
+    try:
+        here = Path.cwd()
+        detail = f"{shutil.disk_usage(here).free / 2**30:.1f} GB free in {here}"
+    except OSError as error:  # such as a folder that was removed under us
+        detail = f"cannot be asked: {error.strerror}"
+    return Finding("disk", True, detail)
+
+
+def _torch() -> list[Finding]:
+    """PyTorch, and what it computes on."""
+    try:
+        import torch
+    except Exception as error:  # a broken build fails in many ways
+        detail = f"{type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        return [Finding("PyTorch", False, detail, f"{PIP} --force-reinstall torch")]
+    with warnings.catch_warnings(record=True) as said:  # by a build for GPUs that finds a driver it cannot use
+        warnings.simplefilter("always")
+        devices = [f"cuda:{i} {_gpu(i)}" for i in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        devices.append("mps")
+    versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
+    build = next((f"{name} {version}" for name, version in versions.items() if version), "the CPU")
+    why = f" ({str(said[0].message).splitlines()[0]})" if said else ""
+    return [
+        Finding("PyTorch", True, f"{torch.__version__}, built for {build}"),
+        Finding("device", True, "; ".join(devices) or f"cpu: no GPU that PyTorch can use{why}"),
+    ]
+
+
+def _gpu(number: int) -> str:
+    """Its name and memory, as far as it says."""
+    import torch
+
+    try:
+        name, (free, total) = torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)
+    except RuntimeError as error:  # in use by another alone, or lost
+        return f"cannot be used: {str(error).splitlines()[0]}"
+    return f"{name}, {total / 2**30:.1f} GB, {free / 2**30:.1f} GB of it free"
 
 
 def _fonts() -> Finding:
@@ -55,9 +109,10 @@ def _fonts() -> Finding:
 
 def _backend(backend: Backend) -> Finding:
     what = f"environment {backend.name}"
-    if backend.name == "desktop" and (command := missing({**PROGRAMS, **APPLICATIONS})):
-        return Finding(what, False, "programs are missing", command)
     try:
+        refuse_system(backend.name)
+        if backend.name == "desktop" and (command := _missing_programs()):
+            return Finding(what, False, "programs are missing", command)
         tasks = load_tasks(backend.name, catalog(backend.name).SPLITS[0])
         with contextlib.closing(make(backend.name)) as env:
             env.reset(tasks[0], 0)
@@ -69,9 +124,19 @@ def _backend(backend: Backend) -> Finding:
     return Finding(what, True, f"{backend.about}; {len(tasks)} training tasks")
 
 
+def _missing_programs() -> str:
+    from arpo.envs.desktop.sandbox import APPLICATIONS, PROGRAMS, missing  # only Linux can import it
+
+    return missing({**PROGRAMS, **APPLICATIONS})
+
+
 def _osworld(backend: Backend, env: EnvConfig) -> Finding:
     what = f"environment {backend.name}"
     try:
+        refuse_system(backend.name)
+        from arpo.envs.desktop.delegate import Client  # now: other systems need not be able to import these
+        from arpo.envs.osworld import Docker
+
         lacking = Docker(env.osworld_image, Path(env.osworld_disk) if env.osworld_disk else None).missing()
         if env.osworld_python is None:
             lacking.append(("env.osworld_python", "make osworld-client; then set it to that interpreter"))

@@ -1,7 +1,9 @@
 """Every way in which a checkpoint can be unusable ends in one line that names it."""
 
 import json
+import os
 import shutil
+import stat
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +11,16 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from arpo.engines.checkpoint import load_checkpoint
+from arpo.config import AgentConfig
+from arpo.engines.checkpoint import (
+    default_device,
+    find_device,
+    load_checkpoint,
+    load_configured,
+    load_model,
+    save_model,
+)
+from arpo.engines.screens import BATCH
 from arpo.errors import ConfigError
 from arpo.training.tiny import make_tokenizer, save_tokenizer
 
@@ -154,3 +165,43 @@ def test_the_vocabulary_is_that_of_the_tokenizer_file(tiny_folder: Path) -> None
     assert vocabulary.encode(text) == tuple(file.encode(text, add_special_tokens=False).ids)
     assert vocabulary.decode(vocabulary.encode(text)) == text
     assert vocabulary.special("<|image_pad|>") == file.token_to_id("<|image_pad|>")
+
+
+def test_the_device_and_the_precision_are_those_of_the_settings(tiny_folder: Path) -> None:
+    for dtype, found in (("auto", torch.float32), ("float32", torch.float32), ("bfloat16", torch.bfloat16)):
+        model = load_configured(tiny_folder, AgentConfig(device="cpu", dtype=dtype)).model
+        assert {(weight.dtype, weight.device.type) for weight in model.parameters()} == {(found, "cpu")}
+
+
+def test_a_gpu_is_used_where_there_is_one_and_a_macs_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cuda, mps, found in ((True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
+        assert default_device().type == find_device("auto").type == found
+        assert BATCH[found] > 0
+
+
+def test_a_device_that_is_not_there_is_one_line_that_says_what_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert find_device("cuda:1") == torch.device("cuda:1")
+    for name in ("cuda:2", "mps"):
+        said = rf"^agent.device={name}: not on this machine, which has cpu, cuda, cuda:0, cuda:1$"
+        with pytest.raises(ConfigError, match=said):
+            find_device(name)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match=r"^agent.device=cuda: not on this machine, which has cpu$"):
+        find_device("cuda")
+
+
+def test_whoever_may_read_the_folder_may_read_the_weights(tiny_folder: Path, tmp_path: Path) -> None:
+    model = load_model(tiny_folder, "cpu")
+    for umask, mode in ((0o027, 0o640), (0o022, 0o644), (0o077, 0o600)):
+        before = os.umask(umask)
+        try:
+            save_model(model, tmp_path / f"{umask:o}")
+        finally:
+            os.umask(before)
+        modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / f"{umask:o}").iterdir()}
+        assert "model.safetensors" in modes and set(modes.values()) == {mode}

@@ -123,6 +123,20 @@ def test_draws_follow_the_probabilities() -> None:
         assert np.allclose(np.bincount(tokens, minlength=4) / 4000, expected, atol=0.03)
 
 
+def test_a_macs_gpu_which_has_no_doubles_leaves_the_drawing_to_the_processor() -> None:
+    scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
+
+    class OnMps:
+        device = torch.device("mps")
+
+        def cpu(self) -> torch.Tensor:
+            return scores
+
+    kinds = [Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9), Sampling(temperature=0.0)]
+    uniforms = [0.3, 0.6, 0.9]
+    assert sampling.draw(OnMps(), kinds, uniforms) == sampling.draw(scores, kinds, uniforms)  # type: ignore[arg-type]
+
+
 def test_a_token_of_probability_0_is_never_drawn_at_either_end_of_the_stream() -> None:
     scores = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]]).expand(2, -1)
     assert sampling.draw(scores, [Sampling()] * 2, [0.0, (2**32 - 1) / 2**32])[0] == [1, 2]

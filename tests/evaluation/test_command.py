@@ -1,16 +1,21 @@
 """`arpo eval`: numbers for scripts, a table for people, one line for mistakes, and a folder that goes on."""
 
+import asyncio
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from arpo import cli
+from arpo.config import load_config
+from arpo.evaluation.command import run_evaluation
+from arpo.evaluation.run import Evaluation
 from arpo.runs.store import Run
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
@@ -67,6 +72,22 @@ def test_pictures_show_a_success_and_a_failure(arpo: Arpo) -> None:
     assert [path.name for path in Path("only").iterdir()] == ["success.gif"]
 
 
+@pytest.mark.parametrize("where", ["a notebook", "a thread"])
+def test_evaluation_can_be_called_from(where: str, tmp_path: Path) -> None:
+    config = load_config(None, [*FAKE, "eval.trials=2"])
+    if where == "a notebook":
+
+        async def cell() -> Evaluation:
+            return run_evaluation(config, "expert", tmp_path / "run")
+
+        evaluation = asyncio.run(cell())
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            evaluation = threads.submit(run_evaluation, config, "expert", tmp_path / "run").result()
+    assert evaluation.success()[0] == 1.0
+    assert finished(tmp_path / "run") == 6
+
+
 def test_people_get_a_table_and_are_told_where_to_look(arpo: Arpo) -> None:
     status, out, _ = arpo("expert", *FAKE)
     assert status == 0
@@ -105,6 +126,13 @@ def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
 def test_a_users_mistake_is_one_line_and_leaves_nothing_behind(arguments: list[str], line: str, arpo: Arpo) -> None:
     assert arpo(*arguments) == (2, "", line)
     assert not list(Path().iterdir())
+
+
+def test_a_device_that_is_not_there_is_one_line_and_leaves_nothing_behind(arpo: Arpo) -> None:
+    status, out, err = arpo("base", *FAKE, "agent.device=cuda:99")
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: agent.device=cuda:99: not on this machine, which has cpu")
+    assert list(Path().iterdir()) == []
 
 
 def test_status_1_where_nothing_could_be_scored(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:

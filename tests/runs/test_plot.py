@@ -46,3 +46,28 @@ def test_one_point_can_be_shown_and_nothing_cannot(tmp_path: Path) -> None:
     save_plot(tmp_path / "one.png", [Series("one", [1.0], [0.5], [0.4], [0.6])], "update", "success")
     with pytest.raises(ValueError, match="a plot of nothing"):
         save_plot(tmp_path / "none.png", [], "update", "success")
+
+
+def height_of(line: Series, share: bool, path: Path) -> float:
+    """How far up, of the whole picture, a level line is drawn."""
+    save_plot(path, [line], "update", "success", share=share)
+    pixels = np.asarray(Image.open(path)).astype(int)[:, 200:]  # beyond the name of the series
+    rows = np.flatnonzero((np.abs(pixels - COLOURS[0]).sum(axis=2) < 20).sum(axis=1) > 300)
+    return 1 - float(rows.mean()) / pixels.shape[0]
+
+
+def test_shares_are_drawn_from_0_to_1_however_small_they_are(tmp_path: Path) -> None:
+    def at(value: float, share: bool = True) -> float:
+        return height_of(Series("one", [1.0, 2.0], [value, value]), share, tmp_path / "plot.png")
+
+    assert at(0.5) - at(0.0) == pytest.approx(at(1.0) - at(0.5), abs=0.01)
+    assert at(0.1) - at(0.0) == pytest.approx((at(1.0) - at(0.0)) / 10, abs=0.01)
+    assert at(0.1, share=False) == pytest.approx(at(1.0, share=False), abs=0.01)  # else the axis ends where they do
+
+
+def test_a_band_of_shares_that_leaves_them_stays_inside_the_axes(tmp_path: Path) -> None:
+    wide = Series("one", [1.0, 2.0], [0.5, 0.5], [-0.8, -0.8], [1.8, 1.8])
+    narrow = Series("one", [1.0, 2.0], [0.5, 0.5], [0.0, 0.0], [1.0, 1.0])
+    for series, name in ((wide, "wide.png"), (narrow, "narrow.png")):
+        save_plot(tmp_path / name, [series], "update", "success", share=True)
+    assert (tmp_path / "wide.png").read_bytes() == (tmp_path / "narrow.png").read_bytes()

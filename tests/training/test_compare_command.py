@@ -231,6 +231,13 @@ def test_a_wrong_argument_is_one_line(
     assert not (tmp_path / "out").exists()
 
 
+def test_a_device_that_is_not_there_is_said_before_a_run_is_begun_with_it(arpo: Compare, tmp_path: Path) -> None:
+    status, out, err = arpo("train.env_steps=100", "agent.device=cuda:99", "--out", str(tmp_path / "out"))
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("error: agent.device=cuda:99: not on this machine, which has cpu")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_run_that_cannot_be_stops_the_comparison_with_its_own_line(arpo: Compare, tmp_path: Path) -> None:
     status, out, err = arpo.two(tmp_path, "train.model=expert", "--seeds", "1")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
 import json
@@ -10,6 +11,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +23,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from arpo import cli
 from arpo.agent import dialects
+from arpo.config import load_config
+from arpo.engines import checkpoint
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.runs.store import Run
+from arpo.training.command import run_training
 from arpo.types import Trajectory
 
 LOOSE = {"sample_s", "learn_s", "sampler_gap"}  # by the clock, and by the last digits of the sampler's numbers
@@ -256,6 +261,9 @@ class Arpo:
         return int(ended.value.code or 0), told.out, told.err
 
     def begin(self, folder: Path, *more: str) -> tuple[int, str, str]:
+        return self("pocket", *self.settings(folder), *more)
+
+    def settings(self, folder: Path) -> tuple[str, ...]:
         few = ("train.updates=2", "train.rollout_tasks=2", "train.optimizer_tasks=1", "train.max_tokens=16")
         method = ("algorithm.name=arpo", "algorithm.group=2", "train.lr=5e-5", "eval.trials=2", "eval.temperature=1.0")
         where = (
@@ -265,7 +273,7 @@ class Arpo:
             f"train.model={self.model}",
             f"run_dir={folder}",
         )
-        return self("pocket", *few, *method, *where, *more)
+        return (*few, *method, *where)
 
 
 @pytest.fixture
@@ -309,6 +317,12 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     assert [line.split()[1] for line in err.splitlines()] == ["1", "2"]
     assert all(re.fullmatch(rf"{shown}  \d:\d\d:\d\d left", line) for line in err.splitlines()), err
     assert (folder / summary["best_checkpoint"] / "model.safetensors").is_file()
+
+
+def test_no_picture_is_promised_where_nothing_was_learned(arpo: Arpo, tmp_path: Path) -> None:
+    status, out, err = arpo.begin(folder := tmp_path / "run", "train.updates=0", "eval.held_out=0")
+    assert (status, out.splitlines()[-1]) == (0, f"Everything is in {folder}"), err
+    assert not (folder / "curve.png").exists()
 
 
 def test_a_finished_run_that_is_resumed_comes_to_the_same_summary(arpo: Arpo, tmp_path: Path) -> None:
@@ -355,6 +369,20 @@ def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> N
     assert arpo.begin(folder, "train.n_envs=2", "eval.n_envs=2")[0] == 0
 
 
+def test_a_run_goes_on_with_another_device_but_not_with_another_precision(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded = []
+    load = checkpoint.load_model
+    monkeypatch.setattr(checkpoint, "load_model", lambda *how: loaded.append(how) or load(*how))
+    arpo.begin(folder := tmp_path / "run", "train.updates=0", "agent.device=auto")
+    loaded.clear()
+    assert arpo.begin(folder, "train.updates=0", "agent.device=cpu")[0] == 0
+    assert [device for _, device, _ in loaded] == [torch.device("cpu")] * 2  # the engine's and the learner's
+    status, _, err = arpo.begin(folder, "train.updates=0", "agent.dtype=float32")
+    assert (status, "was begun with dtype: auto, not dtype: float32;" in err) == (2, True)
+
+
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with Run.write(folder, ""):
@@ -363,6 +391,23 @@ def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) ->
         assert err == f"error: {folder}: process {os.getpid()} is writing to this run; wait, or choose another\n"
     (folder / "config.yaml").unlink()
     assert arpo.begin(folder)[0] == 0
+
+
+@pytest.mark.parametrize("where", ["a notebook", "a thread"])
+def test_training_can_be_called_from(where: str, arpo: Arpo, tmp_path: Path) -> None:
+    """In a notebook's cell an event loop is running already; a thread other than the main one gets no signals."""
+    config = load_config("pocket", [*arpo.settings(tmp_path / "run"), "eval.held_out=0"])
+    if where == "a notebook":
+
+        async def cell() -> dict[str, Any]:
+            return run_training(config)
+
+        summary = asyncio.run(cell())
+    else:
+        with ThreadPoolExecutor(1) as threads:
+            summary = threads.submit(run_training, config).result()
+    assert json.loads(json.dumps(summary)) == json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert [line["update"] for line in metrics(tmp_path / "run")] == [0, 1]
 
 
 def test_a_script_cannot_be_trained(arpo: Arpo, tmp_path: Path) -> None:

@@ -17,7 +17,6 @@ import gc
 import itertools
 import os
 import random
-import resource
 import statistics
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -36,6 +35,7 @@ from arpo.config import at_least
 from arpo.envs.base import Env, catalog, make, make_expert
 from arpo.envs.images import Pixels, observe
 from arpo.errors import ConfigError
+from arpo.machine import peak_rss_mb
 from arpo.tasks.load import load_tasks, spread
 from arpo.types import Task
 
@@ -245,7 +245,7 @@ def _resident_mb() -> float:
     statm = Path("/proc/self/statm")
     if statm.exists():
         return int(statm.read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20  # macOS: the peak so far, in bytes
+    return peak_rss_mb()  # macOS: the peak so far
 
 
 def percentile(ascending: list[float], percent: int) -> float:

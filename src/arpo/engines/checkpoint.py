@@ -9,6 +9,7 @@ looks like a bad agent, so here every weight must be there, fit, and be a number
 import contextlib
 import json
 import re
+import stat
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from transformers import AutoTokenizer, Qwen2_5_VLConfig, Qwen2_5_VLForCondition
 from transformers.utils import logging as untyped_logging
 
 from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
+from arpo.config import AgentConfig
 from arpo.engines.qwen import Model
 from arpo.errors import ConfigError
 
@@ -62,8 +64,30 @@ def load_checkpoint(
     return Checkpoint(str(place), model, load_vocabulary(folder, model.config))
 
 
+def load_configured(place: str | Path, agent: AgentConfig) -> Checkpoint:
+    """The same with the device and the precision of the settings. ConfigError for a device that is not there."""
+    dtypes = {"auto": None, "float32": torch.float32, "bfloat16": torch.bfloat16}
+    return load_checkpoint(place, find_device(agent.device), dtypes[agent.dtype])
+
+
+def find_device(name: str) -> torch.device:
+    """The device of that name, which is one of this machine's; `auto`: the fastest of them."""
+    if name == "auto":
+        return default_device()
+    here = ["cpu"]
+    if torch.cuda.is_available():
+        here += ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
+    if torch.backends.mps.is_available():
+        here.append("mps")
+    if name not in here:
+        raise ConfigError(f"agent.device={name}: not on this machine, which has {', '.join(here)}")
+    return torch.device(name)
+
+
 def default_device() -> torch.device:
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def load_model(place: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
@@ -92,6 +116,10 @@ def save_model(model: Model, folder: Path, weights: dict[str, torch.Tensor] | No
     """Write config and weights as `load_model` takes them. `weights`: these in place of the model's own."""
     with _quiet():
         model.save_pretrained(folder, max_shard_size=SHARD, state_dict=weights)
+    # safetensors makes its files readable for their owner alone; who may read the others may read these.
+    mode = stat.S_IMODE((folder / "config.json").stat().st_mode)
+    for file in folder.glob("*.safetensors"):
+        file.chmod(mode)
 
 
 def load_vocabulary(place: str | Path, config: Any) -> Vocabulary:

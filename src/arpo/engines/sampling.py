@@ -37,6 +37,8 @@ def stream(seed: int, prompt: Prompt, n: int) -> list[float]:
 
 def draw(scores: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
     """A token and its log-probability for each row of scores, B x vocabulary, minus infinity where banned."""
+    if scores.device.type == "mps":
+        scores = scores.cpu()  # a Mac's GPU has no doubles
     # Rows that are cut to a nucleus are drawn in sorted order. They go apart, so that a row's draw never depends on
     # whether another row needed the sorting.
     kinds: dict[str, list[int]] = {}

@@ -20,7 +20,9 @@ from arpo.envs.images import Pixels, decode
 from arpo.types import Observation
 
 REMEMBERED = 512 * 2**20  # bytes
-GPU_BATCH = 40_000  # image tokens at once: what fits beside a 7B with room to spare
+# Image tokens at once: one screen on a CPU (see above), on a GPU what fits beside a 7B with room to spare; on a Mac's,
+# which shares its memory with all else, less.
+BATCH = {"cpu": 1, "cuda": 40_000, "mps": 4_000}
 
 
 class Screens:
@@ -40,7 +42,7 @@ class Screens:
             if name not in found and (pixels := _pixels(one)) is not None:
                 by_size.setdefault((one.width, one.height), []).append((name, pixels))
         for size, group in by_size.items():
-            at_once = 1 if self._device.type == "cpu" else max(1, GPU_BATCH // image_tokens(*size))
+            at_once = max(1, BATCH[self._device.type] // image_tokens(*size))
             for start in range(0, len(group), at_once):
                 part = group[start : start + at_once]
                 images = torch.stack([torch.from_numpy(resized(pixels)) for _, pixels in part]).to(self._device)

@@ -14,6 +14,7 @@ belongs to the episode. `arpo envs check NAME` (check.py) holds a backend to all
 from __future__ import annotations
 
 import importlib
+import platform
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
@@ -99,6 +100,7 @@ class Backend:
     settings: tuple[str, ...] = ("size",)  # of the section `env`, what its factory takes
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
+    system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
 
 
 BACKENDS = {
@@ -123,6 +125,7 @@ BACKENDS = {
             settings=("size", "files", "osworld_python"),
             refuse="arpo.envs.desktop.needs:refuse",
             refuse_size="arpo.envs.desktop.needs:refuse_size",
+            system="Linux",
         ),
         Backend(
             name="osworld",
@@ -132,6 +135,7 @@ BACKENDS = {
             catalog="arpo.tasks.osworld",
             expert=None,
             settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
+            system="Linux",
         ),
     )
 }
@@ -146,8 +150,20 @@ def backend(name: str) -> Backend:
 
 def make(name: str, **settings: Any) -> Env:
     """A new environment of the named backend; `settings` are the backend's own (pocket: `size`)."""
+    refuse_system(name)
     env: Env = _named(backend(name).factory)(**settings)
     return env
+
+
+def works_here(name: str) -> bool:
+    """Whether this operating system is one that the named backend works on."""
+    return backend(name).system in (None, platform.system())
+
+
+def refuse_system(name: str) -> None:
+    """ConfigError where it is not."""
+    if not works_here(name):
+        raise ConfigError(f"env.name={name}: works on {backend(name).system} only, and this is {platform.system()}")
 
 
 def settings_of(config: EnvConfig) -> dict[str, Any]:
@@ -157,13 +173,17 @@ def settings_of(config: EnvConfig) -> dict[str, Any]:
 
 def refuse_size(name: str, size: tuple[int, int]) -> None:
     """ConfigError for a screen that the named backend cannot have. Nothing is started."""
+    refuse_system(name)
     if place := backend(name).refuse_size:
         _named(place)(size)
 
 
 def refuse_unfit(name: str, tasks: Iterable[Task], settings: dict[str, Any]) -> None:
-    """TaskError for the first task that the named backend, with these settings, cannot set up or score."""
-    if place := backend(name).refuse:
+    """TaskError for the first task that the named backend, with these settings, cannot set up or score.
+
+    On a system where it does not work at all none is refused: there tasks can be listed, and `make` says why.
+    """
+    if (place := backend(name).refuse) and works_here(name):
         refuse = _named(place)
         for task in tasks:
             refuse(task, settings)
@@ -181,6 +201,7 @@ def make_expert(name: str, task: Task) -> Expert:
     place = backend(name).expert
     if place is None:
         raise ConfigError(f"env.name={name}: there is no expert for it")
+    refuse_system(name)
     expert: Expert = _named(place)(task)
     return expert
 

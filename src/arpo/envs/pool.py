@@ -378,6 +378,8 @@ class Pool:
 
 def make_pool(settings: EnvConfig, n_envs: int) -> Pool:
     """The pool of a run: so many environments in this process, or as many workers as the settings say."""
+    if settings.workers and not hasattr(os, "killpg"):
+        raise ConfigError(f"env.workers={settings.workers}: Windows has no worker processes; set it to 0")
     return Pool(partial(make, settings.name, **settings_of(settings)), n_envs, settings)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 from pathlib import Path
@@ -21,6 +20,7 @@ from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
+from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from arpo.engines.local import LocalEngine
 
 
+@callable_anywhere
 def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | None = None) -> Evaluation:
     """Evaluate a model or a script in a run folder, new or begun; a progress bar says how it stands.
 
@@ -67,7 +68,7 @@ def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: lis
                 )
 
         try:
-            return asyncio.run(work())
+            return run_async(work())
         except KeyboardInterrupt:
             progress.console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
             raise
@@ -143,12 +144,12 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
 def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UITars, str]:
     """The engine and the dialect of a checkpoint, and what tells it from any other."""
     # Not at the top: torch takes seconds, and a script needs none.
-    from arpo.engines.checkpoint import BASE, load_checkpoint, own_prompt
+    from arpo.engines.checkpoint import BASE, load_configured, own_prompt
     from arpo.engines.local import LocalEngine
 
     if "/" not in model and model != BASE and not Path(model).exists():
         raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
-    checkpoint = load_checkpoint(model)
+    checkpoint = load_configured(model, config.agent)
     longest = checkpoint.config.text_config.max_position_embeddings
     longest = min(longest, config.agent.context or longest)
     engine = LocalEngine(checkpoint, max_context=longest, slots=slots)

@@ -1,6 +1,6 @@
 """Curves as a picture: one line for each series, with a band around it where there is one.
 
-save_plot(Path("curve.png"), [Series("arpo", xs, ys, low, high)], "updates", "success")
+save_plot(Path("curve.png"), [Series("arpo", xs, ys, low, high)], "updates", "success", share=True)
 """
 
 import itertools
@@ -32,17 +32,22 @@ class Series:
     high: Sequence[float] = ()
 
 
-def save_plot(path: Path, series: Sequence[Series], x_label: str, y_label: str) -> None:
-    """Write the picture; the axes fit all that is shown, and the vertical one begins at 0 where nothing is below."""
+def save_plot(path: Path, series: Sequence[Series], x_label: str, y_label: str, share: bool = False) -> None:
+    """Write the picture; the axes fit all that is shown, and the vertical one begins at 0 where nothing is below.
+
+    `share`: the values are shares, and that axis is always from 0 to 1, so that a small gain looks small. A band that
+    leaves it is cut off.
+    """
     xs = [x for one in series for x in one.x]
     ys = [y for one in series for y in (*one.y, *one.low, *one.high)]
     if not xs:
         raise ValueError("a plot of nothing")
-    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(min(0.0, *ys), max(ys))
+    x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(0.0, 1.0) if share else ticks(min(0.0, *ys), max(ys))
     canvas = Image.new("RGB", (SIZE[0] * SMOOTH, SIZE[1] * SMOOTH), PAPER)
     draw = ImageDraw.Draw(canvas, "RGBA")
 
     def at(x: float, y: float) -> tuple[float, float]:
+        y = min(max(y, y_ticks[0]), y_ticks[-1])
         across = (x - x_ticks[0]) / (x_ticks[-1] - x_ticks[0]) * (SIZE[0] - LEFT - RIGHT)
         up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0]) * (SIZE[1] - TOP - BOTTOM)
         return (LEFT + across) * SMOOTH, (SIZE[1] - BOTTOM - up) * SMOOTH

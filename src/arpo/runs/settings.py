@@ -8,12 +8,13 @@ from arpo.runs.store import Run
 def same_settings(run: Run, config: Config) -> None:
     """ConfigError where it was begun with other settings.
 
-    Free are its folder, where and how many episodes run, and where metrics go.
+    Free are its folder, the device, where and how many episodes run, and where metrics go.
     """
     begun = load_config(str(run.folder / "config.yaml"), [])
     begun = begun.model_copy(
         update={
             "env": config.env.model_copy(update={"name": begun.env.name, "size": begun.env.size}),
+            "agent": begun.agent.model_copy(update={"device": config.agent.device}),
             "eval": begun.eval.model_copy(update={"n_envs": config.eval.n_envs}),
             "train": begun.train.model_copy(update={"n_envs": config.train.n_envs, "track": config.train.track}),
             "run_dir": config.run_dir,

@@ -23,7 +23,6 @@ at 448x280), a trajectory as its JSON in zlib (a third). Fifteen steps of an exp
 import contextlib
 import dataclasses
 import errno
-import fcntl
 import io
 import json
 import os
@@ -37,6 +36,7 @@ from typing import Any, Self
 from PIL import Image
 
 from arpo.errors import ConfigError
+from arpo.runs.lock import lock as lock_file
 from arpo.runs.record import TokenRecord, pack, unpack
 from arpo.types import Observation, Outcome, Trajectory, from_json, to_json
 
@@ -262,7 +262,7 @@ def _lock(folder: Path) -> int:
     """The lock file, locked until it is closed or the process ends. It says who holds it."""
     lock = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        lock_file(lock)
     except BlockingIOError:
         holder = os.read(lock, 100).decode(errors="replace").strip()
         os.close(lock)

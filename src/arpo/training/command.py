@@ -4,9 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
-import resource
 import shlex
-import signal
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -21,13 +19,15 @@ from rich.table import Table
 
 from arpo.agent.dialects import UITars
 from arpo.config import Config, to_yaml
-from arpo.engines.checkpoint import load_checkpoint
+from arpo.engines.checkpoint import load_configured
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
 from arpo.evaluation.command import load_agent, progress_bar
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
+from arpo.event_loops import callable_anywhere, on_signals, run_async
+from arpo.machine import peak_rss_mb
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run, write_whole
@@ -41,6 +41,7 @@ from arpo.training.rollouts import Rollouts
 from arpo.types import Task
 
 
+@callable_anywhere
 def run_training(config: Config) -> dict[str, Any]:
     """Train in the run's folder, new or begun; returns what summary.json holds."""
     began = time.monotonic()
@@ -58,13 +59,13 @@ def run_training(config: Config) -> dict[str, Any]:
         began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
             session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)
-            summary = asyncio.run(session.run_all())
+            summary = run_async(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
             lines = list(run.metrics())
             if lines:
                 done, success = [1 + line["update"] for line in lines], [line["success"] for line in lines]
                 curve = Series(config.algorithm.name, done, success)
-                save_plot(folder / "curve.png", [curve], "update", "success of its episodes")
+                save_plot(folder / "curve.png", [curve], "update", "success of its episodes", share=True)
     print_summary(summary, folder)
     return summary
 
@@ -105,8 +106,7 @@ class _Session:
     async def run_all(self) -> dict[str, Any]:
         work = asyncio.current_task()
         assert work is not None
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, self._stop, work)
+        on_signals(self._stop, work)
         async with self.pool:
             try:
                 return await self._run() | {
@@ -132,12 +132,11 @@ class _Session:
         self.run.note("peak_rss_mb", str(self._peak_rss_mb()))
 
     def _peak_rss_mb(self) -> float:
-        here = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-        return max(here, float(self.run.fact("peak_rss_mb") or 0.0))
+        return max(peak_rss_mb(), float(self.run.fact("peak_rss_mb") or 0.0))
 
     async def _run(self) -> dict[str, Any]:
         config = self.config
-        learner = Learner(load_checkpoint(config.train.model), config)  # now: what it lacks is said before the work
+        learner = Learner(load_configured(config.train.model, config.agent), config)  # now: what it lacks is said first
         base = await self.judge("the base agent", 0)
         with progress_bar(self.console) as progress:
             done = sum(1 for _ in self.run.metrics())
@@ -199,7 +198,8 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
             ]
             table.add_row(split, *cells, f"{100 * summary[f'gain_{split}']:+.1f} points")
     console.print(table)
-    console.print(f"Everything is in {folder}; look at {folder / 'curve.png'}", markup=False, soft_wrap=True)
+    look = f"; look at {curve}" if (curve := folder / "curve.png").exists() else ""  # without updates there is none
+    console.print(f"Everything is in {folder}{look}", markup=False, soft_wrap=True)
 
 
 def _with_interval(rate: float, interval: Interval) -> str:

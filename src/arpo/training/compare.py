@@ -33,6 +33,7 @@ from arpo.config import ALGORITHMS, AlgorithmConfig, Config, load_config, to_yam
 from arpo.errors import ArpoError, ConfigError
 from arpo.evaluation.compare import Rates, changed, difference, estimate, table_of
 from arpo.evaluation.statistics import student
+from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
@@ -75,8 +76,12 @@ def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str
 
 def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int, command: str) -> str:
     """Run what is missing, `jobs` runs at a time; write results and plot; returns the table."""
-    first = next(iter(methods.values())).seed
-    comparison = Comparison(methods, range(first, first + seeds), out)
+    one = next(iter(methods.values()))
+    if one.agent.device not in ("auto", "cpu"):  # else torch, which takes seconds, is not needed here
+        from arpo.engines.checkpoint import find_device
+
+        find_device(one.agent.device)  # one that is not there is said before a run is begun with it
+    comparison = Comparison(methods, range(one.seed, one.seed + seeds), out)
     comparison.run_all(jobs)
     results = {"command": command, **comparison.results()}
     text = json.dumps(results, indent=1)
@@ -88,6 +93,7 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
         series,
         "environment steps",
         "success while learning: the mean of the seeds and its 95 % interval",
+        share=True,
     )
     table = as_table(results)
     (out / "table.md").write_text(table)
@@ -226,9 +232,9 @@ class Finished:
 
 
 def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:
-    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
-    environment = {"OMP_NUM_THREADS": str(max(1, cores // jobs))} | os.environ  # what the user set is what is meant
-    libc = ctypes.CDLL(None)  # loaded here: after the fork as little as possible is done
+    environment = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))} | os.environ  # what the user set is what is meant
+    # Loaded here: after the fork as little as possible is done.
+    prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     with (folder / "output.txt").open("ab") as output:
         return subprocess.Popen(
             [*ARPO, "train", "--resume", str(folder)],
@@ -237,7 +243,7 @@ def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:
             stderr=subprocess.STDOUT,
             env=environment,
             # A comparison that is killed by -9 ends its runs too: the same command would find them in use.
-            preexec_fn=(lambda: libc.prctl(SET_PDEATHSIG, signal.SIGTERM)) if sys.platform == "linux" else None,
+            preexec_fn=(lambda: prctl(SET_PDEATHSIG, signal.SIGTERM)) if prctl is not None else None,
         )
 
 

@@ -1,10 +1,13 @@
 """All tasks: what each split promises; every task can be solved, is not solved, and is never the same twice."""
 
+import hashlib
 import inspect
 import json
 import random
 import runpy
+import shutil
 import statistics
+from collections import defaultdict
 from functools import cache
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from arpo.errors import TaskError
 from arpo.types import Task
 
 SEEDS = range(6)
+FROZEN = ("subset32", *SELECTED)
 
 
 def ids(split: str) -> list[str]:
@@ -161,11 +165,17 @@ def test_always_answering_fail_scores_exactly_the_infeasible_share_of_about_eigh
     assert 0.06 <= share <= 0.10
 
 
-def test_the_lists_in_the_package_are_those_that_the_families_make() -> None:
-    made = build_lists()
-    for split, tasks in made.items():
+def test_every_family_is_in_the_lists_of_the_package() -> None:
+    for split, tasks in build_lists().items():
         assert task_list(split) == tasks, "run python -m arpo.envs.pocket.catalog"
-    assert {path.stem for path in LISTS.glob("*.json")} == set(SPLITS) == {*made, *SELECTED}
+    assert {path.stem for path in LISTS.glob("*.json")} == set(SPLITS) == {*build_lists(), *FROZEN}
+
+
+def test_the_frozen_lists_hold_the_same_tasks_as_ever() -> None:
+    """Figures depend on them: another digest here means that older ones cannot be compared with."""
+    tasks = {split: [(task, get_task(task).setup) for task in ids(split)] for split in FROZEN}
+    digest = hashlib.sha256(json.dumps(tasks, sort_keys=True).encode()).hexdigest()
+    assert digest == "d664bc4917d5671a67d762f3b78634ceeca486addd8bdeb9e3c99da2813012d7"
 
 
 def test_the_selected_lists_are_parts_of_train_that_keep_their_rule() -> None:
@@ -183,12 +193,46 @@ def test_the_selected_lists_follow_from_their_rule() -> None:
     }
 
 
-def test_making_the_lists_anew_leaves_the_selected_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(catalog, "LISTS", tmp_path)
-    (tmp_path / "demo.json").write_text("{}")
+@pytest.mark.parametrize("feasible", [True, False])
+def test_a_new_family_adds_its_tasks_to_the_lists_and_changes_no_other(
+    feasible: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def setups() -> dict[str, object]:
+        monkeypatch.setattr(catalog, "_drawn", defaultdict(list))  # drawn anew
+        return {task: get_task(task).setup for task in LISTED}
+
+    before, tasks = {split: task_list(split) for split in SPLITS}, setups()
+    monkeypatch.setattr(catalog, "LISTS", Path(shutil.copytree(LISTS, tmp_path / "lists")))
+    monkeypatch.setattr(catalog, "_splits", catalog._splits.__wrapped__)  # nothing remembered
+    like = type(FAMILIES["editor-new" if feasible else "shell-missing"])
+    monkeypatch.setitem(FAMILIES, "shell-newest", type("Newest", (like,), {"name": "shell-newest"})())
     catalog.write_lists()
-    assert {path.stem for path in tmp_path.iterdir()} == set(SPLITS) - {"compare"}
-    assert (tmp_path / "demo.json").read_text() == "{}"
+    numbers = {"train": range(6), "heldout": range(6, 9)} if feasible else {"train": range(2), "heldout": range(2, 3)}
+    for split in SPLITS:
+        more = [f"shell-newest-{number:03d}" for number in numbers.get(split, ())]
+        assert task_list(split) == before[split] | ({"shell": [*before[split]["shell"], *more]} if more else {})
+        assert {get_task(task).split for task in more} <= {split}
+    assert get_task("shell-newest-009").split == "extra"
+    for split in FROZEN:
+        assert (catalog.LISTS / f"{split}.json").read_bytes() == (LISTS / f"{split}.json").read_bytes()
+    assert setups() == tasks
+    shares = [statistics.mean(not get_task(task).feasible for task in ids(split)) for split in numbers]
+    assert all(0.06 <= share <= 0.10 for share in shares)
+    once = {path.name: path.read_bytes() for path in catalog.LISTS.iterdir()}
+    catalog.write_lists()
+    assert {path.name: path.read_bytes() for path in catalog.LISTS.iterdir()} == once
+
+
+def test_a_new_family_can_be_one_that_is_never_trained_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalog, "LISTS", Path(shutil.copytree(LISTS, tmp_path / "lists")))
+    monkeypatch.setattr(catalog, "HELDOUT_FAMILIES", catalog.HELDOUT_FAMILIES | {"moon-land"})
+    like = type(FAMILIES["editor-new"])
+    monkeypatch.setitem(FAMILIES, "moon-land", type("Land", (like,), {"name": "moon-land"})())
+    before = {split: task_list(split) for split in SPLITS}
+    catalog.write_lists()
+    more = {"moon": [f"moon-land-{number:03d}" for number in range(5)]}
+    after = {split: task_list(split) for split in SPLITS}
+    assert after == before | {"heldout_families": before["heldout_families"] | more}
 
 
 def test_a_task_knows_its_split_and_unlisted_numbers_are_further_instances() -> None:

@@ -3,17 +3,15 @@
 An id is a family and a number: "files-rename-003" is the fourth different instance that the family draws. Numbers go
 on beyond those that the lists hold, so there is no end of further instances (their split is "extra").
 
-    train             instances of the families that are trained on       subset32   32 of them, for small machines
-    heldout           further instances of the same families              heldout_families   families that train lacks
+    train             instances of the families that are trained on
+    heldout           further instances of the same families
+    heldout_families  families that train lacks
+    subset32          of train: one task each of 32 families that are spread evenly over all, for small machines
+    demo, compare     of train: tasks that the agent `base` sometimes solves, by the rules in benchmarks/lists.py
 
-The lists are files so that they can be read, quoted and pinned. `python -m arpo.envs.pocket.catalog` writes them anew
-after a change of the families. Two further parts of `train` are not made by it, since they follow from how often the
-agent `base` solved its tasks, in 16 trials of each at temperature 1.0 (docs/log.md):
-
-    demo              12 short tasks that it solved in 3 to 6 of the 16
-    compare           32 of those that it solved in 1 to 8 of the 16, infeasible ones too: their sorted ids shuffled by
-                      Random(0), the first two of each family kept, domains in turn and in each its families
-                      in turn (`tasks.load.spread`), the first 32
+The lists are files, so that they can be read, quoted and pinned, and what is in them stays: figures depend on it.
+`python -m arpo.envs.pocket.catalog` adds the tasks of families that are in none of them to the first three; the others
+never change.
 """
 
 import difflib
@@ -25,7 +23,7 @@ from pathlib import Path
 from random import Random
 
 from arpo.envs.pocket.families import FAMILIES
-from arpo.envs.pocket.families.base import Family, Params
+from arpo.envs.pocket.families.base import Params
 from arpo.errors import TaskError
 from arpo.types import Task
 
@@ -36,8 +34,7 @@ HELDOUT_FAMILIES = frozenset(
     "shell-move files-copy files-largest mail-forward browser-cheaper sheet-copy sheet-missing settings-reset "
     "multi-attachment multi-webprice".split()
 )
-COUNTS = {"train": 6, "heldout": 3, "heldout_families": 5}  # instances of each feasible family
-INFEASIBLE = 0.085  # the share of infeasible tasks in every split
+COUNTS = {"train": (6, 2), "heldout": (3, 1), "heldout_families": (5, 1)}  # of a new family: feasible, infeasible
 DRAWS = 200  # tries to draw an instance that is not one of the earlier ones
 _drawn: defaultdict[str, list[Params]] = defaultdict(list)  # each family's instances so far, always in the same order
 
@@ -72,45 +69,16 @@ def task_list(split: str) -> dict[str, list[str]]:
 
 
 def build_lists() -> dict[str, dict[str, list[str]]]:
-    """The lists as they follow from the families."""
-    kept = [family for family in FAMILIES.values() if family.name not in HELDOUT_FAMILIES]
-    apart = [family for family in FAMILIES.values() if family.name in HELDOUT_FAMILIES]
-    train = _deal(kept, COUNTS["train"])
-    return {
-        "train": _ids(train, {}),
-        "subset32": _ids(_subset(kept, 32), {}),
-        "heldout": _ids(_deal(kept, COUNTS["heldout"]), train),
-        "heldout_families": _ids(_deal(apart, COUNTS["heldout_families"]), {}),
-    }
-
-
-def _deal(families: list[Family], count: int) -> dict[str, int]:
-    """So many instances of each feasible family, and of the infeasible ones as many as make up their share."""
-    counts = {family.name: count for family in families if family.feasible}
-    infeasible = [family.name for family in families if not family.feasible]
-    wanted = round(INFEASIBLE / (1 - INFEASIBLE) * sum(counts.values()))
-    for i, name in enumerate(infeasible):
-        counts[name] = wanted // len(infeasible) + (i < wanted % len(infeasible))
-    return counts
-
-
-def _subset(families: list[Family], total: int) -> dict[str, int]:
-    """One instance each of families that are spread evenly over all, with the share of infeasible ones."""
-    infeasible = [family.name for family in families if not family.feasible]
-    feasible = [family.name for family in families if family.feasible]
-    n = round(INFEASIBLE * total)
-    spread = [names[i * len(names) // k] for names, k in ((feasible, total - n), (infeasible, n)) for i in range(k)]
-    return dict.fromkeys(spread, 1)
-
-
-def _ids(counts: dict[str, int], taken: dict[str, int]) -> dict[str, list[str]]:
-    """The ids of so many instances of each family, by domain, after those that are taken."""
-    tasks: dict[str, list[str]] = {}
-    for name, family in FAMILIES.items():
-        first = taken.get(name, 0)
-        for number in range(first, first + counts.get(name, 0)):
-            tasks.setdefault(family.domain, []).append(f"{name}-{number:03d}")
-    return tasks
+    """The lists as they are and, at the ends of their domains, tasks of the families that none of them has."""
+    lists = {split: task_list(split) for split in COUNTS}
+    listed = {task.rpartition("-")[0] for split in lists.values() for tasks in split.values() for task in tasks}
+    for family in (family for name, family in FAMILIES.items() if name not in listed):
+        number = 0
+        for split in ("heldout_families",) if family.name in HELDOUT_FAMILIES else ("train", "heldout"):
+            first, number = number, number + COUNTS[split][not family.feasible]
+            more = [f"{family.name}-{i:03d}" for i in range(first, number)]
+            lists[split].setdefault(family.domain, []).extend(more)
+    return lists
 
 
 @cache

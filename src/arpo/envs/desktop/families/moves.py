@@ -9,13 +9,17 @@
 It looks at windows and files, not at pixels; it waits for what it needs to see and never for a time to pass.
 """
 
+from __future__ import annotations
+
 import time
 from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from arpo.agent.actions import Action, Click, Hotkey, Type
-from arpo.envs.desktop.sandbox import Sandbox
 from arpo.errors import EnvError
+
+if TYPE_CHECKING:
+    from arpo.envs.desktop.sandbox import Sandbox  # which only Linux can import; tasks are listed everywhere
 
 Moves: TypeAlias = Iterator[tuple[str, Action]]
 PATIENCE_S = 60.0  # of an expert, for one thing to happen on a busy machine
