@@ -5,8 +5,8 @@
 Every episode has a secret of its own. In half of them the agent first writes it where the task wants it, in a terminal
 that nobody kills, then acts at random; so the right score of each is known, 1 or 0, whatever happens in between. In the
 end a JSON object says what was played and killed, and the exit status is 1 if a score was wrong, an episode was lost or
-played to an end twice, or a process, mount, open file or control group of ours is left over. What others start, mount or
-make on the machine meanwhile does not count.
+played to an end twice, or a process, mount, open file or control group of ours is left over. What others start or mount
+on the machine meanwhile does not count.
 """
 
 from __future__ import annotations
@@ -117,8 +117,8 @@ def descendants() -> dict[int, tuple[int, str]]:
 def keep_apart() -> bool:
     """See what is ours and nothing else: to be called once, before anything is started.
 
-    Processes whose parent was killed come to this one, and it gets a mount table of its own: what others mount is not in
-    it. False: it may not have one. Then it may not mount either, so that nothing in the common table is ours.
+    Processes whose parent was killed come to this one, and it gets a mount table of its own, without what others mount.
+    False: it may not have one. Then it may not mount either, so that nothing in the common table is ours.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -11,8 +11,8 @@ import pytest
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "soak.py"
 
-# Run as the root of a user namespace, so that anybody may mount. The shell is the stranger: it mounts and makes a process
-# outside, between the two times that the other counts.
+# Run as the root of a user namespace, so that anybody may mount. The shell is the stranger: it mounts and starts
+# something outside, between the two times that the other counts.
 STRANGER = """
 mkdir -p theirs ours
 coproc SOAK { "$0" -c "$1" "$2"; }

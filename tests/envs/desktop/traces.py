@@ -13,7 +13,7 @@ from arpo.envs.desktop import memory
 from arpo.envs.desktop.sandbox import Sandbox
 
 SIZE = (640, 480)
-MOUNTS = ("newroot", "oldroot", "arpo")  # what a sandbox's mounts are called while bubblewrap makes it; others' do not count
+MOUNTS = ("newroot", "oldroot", "arpo")  # what is in the names of a sandbox's mounts, while bubblewrap makes it
 
 
 @dataclass(frozen=True, slots=True)
