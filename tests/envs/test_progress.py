@@ -11,8 +11,9 @@ from arpo.envs.progress import doing
 def test_on_a_terminal_it_is_a_line_that_goes(capsys: pytest.CaptureFixture[str]) -> None:
     screen = io.StringIO()
     with doing(Console(file=screen, force_terminal=True, width=80)) as now:
-        now("one [thing]")
-    assert "one [thing]" in screen.getvalue()
+        now("one [thing] " + 80 * "-")
+    assert "one [thing] ---" in screen.getvalue()
+    assert screen.getvalue().count("\n") == 1  # it fits on the line, which is left once, at the end
     assert screen.getvalue().endswith("\x1b[2K")  # the line is empty again
     assert capsys.readouterr() == ("", "")
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.markup import escape
+from rich.text import Text
 
 
 @contextmanager
@@ -20,6 +20,6 @@ def doing(console: Console) -> Iterator[Callable[[str], None]]:
     """Gives a function that says what is being done now."""
     if console.is_terminal:
         with console.status("") as status:
-            yield lambda what: status.update(escape(what))
+            yield lambda what: status.update(Text(what[: console.width - 3]))  # the spinner comes before it
     else:
         yield lambda what: print(what, file=sys.stderr, flush=True)

@@ -28,7 +28,7 @@ from arpo.errors import ConfigError, EnvError
 WINDOW_S = 60.0  # for the first window of a program, on a busy machine
 ENDED_S = 10.0  # for its processes, after its last window
 STILL_S = 1.0  # nothing drawn for so long: it is up
-FIRST = "the first desktop of {}x{} starts every program once, in some twenty seconds"
+FIRST = "first desktop of {}x{}, some 20 s: starting {}"
 
 # Started and closed once: they write much on their first start. What is not installed is left out.
 PROGRAMS = {
@@ -87,7 +87,7 @@ def template(size: tuple[int, int]) -> Path:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
                 with doing(Console(stderr=True, highlight=False)) as now:
-                    _write(path, made(size, lambda part: now(f"{FIRST.format(*size)}: {part}")))
+                    _write(path, made(size, lambda part: now(FIRST.format(*size, part))))
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder") from error
     return path
@@ -96,7 +96,7 @@ def template(size: tuple[int, int]) -> Path:
 def made(size: tuple[int, int], now: Callable[[str], object]) -> bytes:
     """A new home folder as a tar file. `now` hears which part of the work begins."""
     starts = [[program, *more] for program, every in PROGRAMS.items() if shutil.which(program) for more in every]
-    now("an empty one starts")
+    now("an X server")
     with Sandbox(size) as sandbox:
         sandbox.wait()
         sandbox.run("mkdir -p .config/google-chrome && ln -s google-chrome .config/chromium")  # the shim's profile, too
