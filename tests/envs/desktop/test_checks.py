@@ -375,8 +375,8 @@ def test_each_score_has_a_cache_folder_of_its_own_that_goes_with_it(
 @pytest.mark.desktop("xterm")
 def test_windows_terminals_and_folders_are_seen(start: Start) -> None:
     sandbox = start()
-    sandbox.launch(["xterm", "-T", "mine", "-e", "sh", "-c", "echo hello there; exec sleep 100"])
-    sandbox.run("mkdir -p d/e && touch d/b d/a d/e/c")
+    sandbox.launch(["xterm", "-T", "mine", "-e", "sh", "-c", "echo hello there; touch said; exec sleep 100"])
+    sandbox.run("mkdir -p d/e && touch d/b d/a d/e/c; until [ -e said ]; do sleep 0.02; done")
     tree = {
         "type": "directory",
         "name": "d",
@@ -386,9 +386,6 @@ def test_windows_terminals_and_folders_are_seen(start: Start) -> None:
             {"type": "directory", "name": "e", "children": [{"type": "file", "name": "c"}]},
         ],
     }
-    while not sandbox.ask("windows"):
-        sandbox.ask("settle", limit_s=0.1, quiet_s=0.1, busy=1.0)
-    sandbox.ask("settle", limit_s=2.0, quiet_s=0.3, busy=0.1)
     expected = {
         "vm_terminal_output": "hello there",
         "list_directory": tree,

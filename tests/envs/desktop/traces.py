@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo.envs.desktop import memory
+from arpo.envs.desktop import env, memory
+from arpo.envs.desktop.env import DesktopEnv
 from arpo.envs.desktop.sandbox import Sandbox
 
 SIZE = (640, 480)
-MOUNTS = ("newroot", "oldroot", "arpo")  # what is in the names of a sandbox's mounts, while bubblewrap makes it
+PATIENCE_S = 25.0  # less than what an answer is waited for
+MOUNTS = ("newroot", "oldroot")  # folders that bubblewrap makes a sandbox's mounts in; all others are somebody else's
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,12 @@ def window(sandbox: Sandbox, title: str) -> dict[str, object]:
     wait_until(shown, lambda: sandbox.ask("windows"))
     settle(sandbox)
     return found[0]
+
+
+def patient(size: tuple[int, int] = (1280, 720)) -> DesktopEnv:
+    """An environment that waits for its screen however busy the machine is: what was typed has been done then."""
+    env.SETTLE_S, env.START_SETTLE_S = PATIENCE_S, PATIENCE_S
+    return DesktopEnv(size)
 
 
 def settle(sandbox: Sandbox) -> None:
