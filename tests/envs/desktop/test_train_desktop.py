@@ -1,4 +1,4 @@
-"""The preset `desktop`: scripts play it as it stands; 20 updates of the small agent, which need not succeed, go well."""
+"""The preset `desktop`: scripts play it as it stands; 20 updates of the small agent go well, though it never succeeds."""
 
 from __future__ import annotations
 
