@@ -1,4 +1,4 @@
-"""The preset `desktop`: scripts play it as it stands; 20 updates of the small agent go well, though it never succeeds."""
+"""The preset `desktop`: scripts play it as it stands; 20 updates of the small agent go well, without a success."""
 
 from __future__ import annotations
 
