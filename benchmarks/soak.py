@@ -5,7 +5,8 @@
 Every episode has a secret of its own. In half of them the agent first writes it where the task wants it, in a terminal
 that nobody kills, then acts at random; so the right score of each is known, 1 or 0, whatever happens in between. In the
 end a JSON object says what was played and killed, and the exit status is 1 if a score was wrong, an episode was lost or
-played to an end twice, or a process, mount, open file or control group is left over.
+played to an end twice, or a process, mount, open file or control group of ours is left over. What others start or mount
+on the machine meanwhile does not count.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import ctypes
 import json
 import os
 import random
@@ -20,6 +22,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from collections.abc import Collection
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -39,6 +42,7 @@ HEAVY = (["libreoffice", "--calc", "--norestore"], ["chromium"])  # they take th
 NAMES = {"Xvfb": ("Xvfb",), "application": ("mousepad", "galculator", "pcmanfm", "soffice.bin", "chrome", "chromium")}
 KILL_EVERY_S = (1.0, 4.0)
 MOST_STEPS = 12
+SET_CHILD_SUBREAPER, NEW_MOUNTS, PRIVATE = 36, 0x20000, 0x40000 | 0x4000  # Linux's numbers; the last: with all below
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +91,8 @@ async def kill_at_random(rng: random.Random, killed: Counter[str]) -> None:
         await asyncio.sleep(rng.uniform(*KILL_EVERY_S))
         kind = rng.choices(("Xvfb", "application", "worker"), (2, 4, 1))[0]
         below = descendants()
-        mine = [pid for pid, (parent, _) in below.items() if parent == os.getpid()]
+        # Orphans are this process's children too (keep_apart), but no workers.
+        mine = [pid for pid, (parent, name) in below.items() if parent == os.getpid() and name.startswith("python")]
         victims = mine if kind == "worker" else [pid for pid, (_, name) in below.items() if name in NAMES[kind]]
         if victims:
             with contextlib.suppress(ProcessLookupError):
@@ -109,15 +114,36 @@ def descendants() -> dict[int, tuple[int, str]]:
     return {pid: every[pid] for pid in found - {os.getpid()}}
 
 
-def things() -> dict[str, Any]:
-    """What must be the same before and after. (Docker may start and end containers meanwhile.)"""
-    mounts = Path("/proc/self/mountinfo").read_text().splitlines()
+def keep_apart() -> bool:
+    """See what is ours and nothing else: to be called once, before anything is started.
+
+    Processes whose parent was killed come to this one, and it gets a mount table of its own, without what others mount.
+    False: it may not have one. Then it may not mount either, so that nothing in the common table is ours.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.prctl(SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    if libc.unshare(NEW_MOUNTS) != 0:
+        return False
+    if libc.mount(None, b"/", None, PRIVATE, None) != 0:
+        raise OSError(ctypes.get_errno(), "the new mount table cannot be kept apart")
+    return True
+
+
+def things(apart: bool) -> dict[str, int]:
+    """How much of everything is ours: it must be the same before and after. `apart`: what `keep_apart` returned."""
+    below = descendants()
     return {
-        "mounts": sum("docker" not in mount for mount in mounts),
+        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()) if apart else 0,
         "files": len(os.listdir("/proc/self/fd")),
-        "processes": len(descendants()),
-        "groups": len(list(Path("/sys/fs/cgroup").rglob(f"arpo-{os.getpid()}-*"))),
+        "processes": len(below),
+        "groups": sum(_is_ours(group, below) for group in Path("/sys/fs/cgroup").rglob("arpo-*-*")),
     }
+
+
+def _is_ours(group: Path, below: Collection[int]) -> bool:
+    """A control group is named after the process that made it: one of ours, or one that was killed."""
+    maker = int(group.name.split("-")[1])
+    return maker == os.getpid() or maker in below or not Path(f"/proc/{maker}").exists()
 
 
 async def soak(minutes: float, desktops: int, seed: int) -> dict[str, Any]:
@@ -169,10 +195,11 @@ def main() -> None:
     parser.add_argument("--desktops", type=int, default=16)
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
-    before = things()
+    apart = keep_apart()
+    before = things(apart)
     report = asyncio.run(soak(given.minutes, given.desktops, given.seed))
     for _ in range(100):  # the kernel takes a moment
-        if (after := things()) == before:
+        if (after := things(apart)) == before:
             break
         time.sleep(0.1)
     report["left over"] = {name: after[name] - before[name] for name in before if after[name] != before[name]}

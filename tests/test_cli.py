@@ -242,6 +242,22 @@ def test_check_prints_a_line_for_each_promise(arpo: Arpo) -> None:
     assert lines[-1] == "fake keeps 11 of 11 promises, tried on 2 tasks"
 
 
+def test_check_shows_what_it_is_at_and_each_promise_when_it_is_settled(
+    arpo: Arpo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said: list[tuple[str, str]] = []
+
+    def late(subject: object) -> None:
+        """it comes late"""
+        said.append(capsys.readouterr())
+
+    monkeypatch.setattr("arpo.envs.check.PROMISES", (late, late))
+    arpo("envs", "check", "fake", "--size", "96x64")
+    (first, _), (second, at) = said
+    assert first.startswith("ok     equal task, seed and actions give equal screens") and first.count("\n") == 1
+    assert (second, at) == ("ok     it comes late\n", "fake on 2 tasks, 3 of 3: it comes late\n")
+
+
 def test_check_tries_feasible_and_infeasible_tasks_of_one_family(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(TASKS, "never-1", make_task("never-1", feasible=False, setup={"family": "press"}))
     _, out, _ = arpo("envs", "check", "fake", "--size", "96x64")

@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from arpo import cli
+from arpo.agent.dialects import flatten, make_dialect
 from arpo.config import Config, load_config, presets
+from arpo.engines.checkpoint import BASE, load_checkpoint, own_prompt
+from arpo.engines.qwen import image_grid, spread
+from arpo.envs.base import catalog
 from arpo.tasks.load import load_tasks
+from arpo.types import Observation
 
 OSWORLD = Path(__file__).parents[2] / "shared" / "osworld"
 POCKET = ("pocket", "pocket-compare", "pocket-subset32")
@@ -88,6 +93,27 @@ def test_the_lists_that_presets_name_are_there_in_osworld(preset: str, infeasibl
     status, out, _ = dry_run(preset, f"tasks.source={OSWORLD / name}")
     assert status == 0
     assert f" on the {FILES[preset]} tasks of {OSWORLD / name}; infeasible: {infeasible}\n" in out
+
+
+@pytest.mark.parametrize("preset", [name for name in presets() if load_config(name, []).train.model == BASE])
+def test_an_episode_of_the_longest_replies_fits_into_the_context_of_base(preset: str) -> None:
+    config, checkpoint = load_config(preset, []), load_checkpoint(BASE)
+    assert config.agent.prompt_file is None and own_prompt(BASE) is not None
+    agent = config.agent.model_copy(update={"prompt_file": own_prompt(BASE)})
+    dialect = make_dialect(agent, checkpoint.vocabulary)
+    most = min(checkpoint.config.text_config.max_position_embeddings, agent.context or 10**9)
+    tasks = [task for split in catalog(config.env.name).SPLITS for task in load_tasks(config.env.name, split)]
+    longest = max((task.instruction for task in tasks), key=lambda text: len(checkpoint.vocabulary.encode(text)))
+    grid = image_grid(*config.env.size)
+    for max_tokens in (config.train.max_tokens, config.eval.max_tokens):
+        conversation, replies = dialect.start(longest), list[list[int]]()
+        for turn in range(max(task.max_steps for task in tasks)):
+            context = conversation.observe(Observation(b"", *config.env.size, hash=str(turn)))
+            flat = flatten(conversation.segments, replies, context, dialect.image_pad)
+            prompt = spread(flat.ids, [grid] * len(flat.images), dialect.image_pad).ids
+            assert len(prompt) + max_tokens <= most, f"turn {turn + 1}, replies of {max_tokens} tokens"
+            replies.append([0] * (max_tokens - 1) + [dialect.stop])
+            conversation.reply(replies[-1])
 
 
 def test_training_without_a_preset_is_the_preset_pocket(dry_run: DryRun) -> None:

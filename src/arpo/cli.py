@@ -67,13 +67,18 @@ def _before_any_command(
 ) -> None: ...
 
 
-def _configured(settings: list[str] | None, options: dict[str, Any], preset: str | None = None) -> Config:
-    """What the arguments come to: on top of the settings, the options that were given."""
+def _configured(
+    settings: list[str] | None, options: dict[str, Any], preset: str | None = None, instead: tuple[str, ...] = ()
+) -> Config:
+    """What the arguments come to: on top of the settings, the options that were given.
+
+    `instead`: what holds in place of the preset's own values, unless the arguments say otherwise.
+    """
     from arpo.config import load_config, split_settings
 
     source, overrides = split_settings(settings or [])
     given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    return load_config(source or preset, [*overrides, *given])
+    return load_config(source or preset, [*instead, *overrides, *given])
 
 
 def _show(data: dict[str, Any], as_json: bool, print_table: Callable[[dict[str, Any]], None]) -> None:
@@ -231,10 +236,12 @@ def evaluate(
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
       arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
     """
+    from arpo.engines.scripted import LOOK_BEHIND
     from arpo.evaluation import command
 
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
-    config = _configured(settings, options | {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed})
+    options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
+    config = _configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
     evaluation = command.run_evaluation(config, model, folder, Path(pictures) if pictures else None)
     numbers = command.as_json(evaluation, model, folder)

@@ -57,12 +57,28 @@ def test_json_has_the_names_that_others_rely_on(arpo: Arpo) -> None:
     assert told["run_dir"] == "here"
 
 
-def test_a_script_cannot_look_into_a_worker(arpo: Arpo) -> None:
-    status, _, err = arpo("expert", "env.workers=1", "--tasks", "subset32")
-    assert (status, err) == (
-        2,
-        "error: env.workers: a script looks behind the screen, for which it needs env.workers=0\n",
-    )
+def test_an_expert_cannot_look_into_a_worker(arpo: Arpo) -> None:
+    line = "error: env.workers=1: the script expert looks behind the screen, for which it needs env.workers=0\n"
+    assert arpo("expert", "env.workers=1", "--tasks", "subset32") == (2, "", line)
+    assert not list(Path().iterdir())
+
+
+@pytest.mark.parametrize("script", ["expert", "random", "fail"])
+def test_scripts_run_with_settings_that_have_workers(script: str, arpo: Arpo) -> None:
+    Path("mine.yaml").write_text("env: {workers: 2}\ntasks: {source: shell-open-000}\n")
+    status, out, err = arpo(script, "mine.yaml", "--trials", "2", "--json")
+    assert (status, err) == (0, "")
+    told = json.loads(out)
+    assert (told["n_trials"], told["errors"]) == (2, 0)
+    with Run.read(Path(told["run_dir"])) as run:
+        workers = load_config(str(run.folder / "config.yaml"), []).env.workers
+    assert workers == (0 if script == "expert" else 2)
+
+
+def test_scripts_that_do_not_look_behind_the_screen_do_the_same_in_workers(arpo: Arpo) -> None:
+    settings = ("random", "--tasks", "shell-open-000", "--trials", "3", "--json")
+    here, apart = (json.loads(arpo(*settings, f"env.workers={n}", "--run-dir", str(n))[1]) for n in (0, 2))
+    assert here | {"run_dir": ""} == apart | {"run_dir": ""}
 
 
 def test_pictures_show_a_success_and_a_failure(arpo: Arpo) -> None:
@@ -104,7 +120,9 @@ def test_people_get_a_table_and_are_told_where_to_look(arpo: Arpo) -> None:
 def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
     first = arpo("expert", *FAKE, "--run-dir", "here", "--json")
     assert arpo("expert", *FAKE, "--run-dir", "here", "--json", "--n-envs", "1") == first
-    assert arpo("expert", *FAKE, "--run-dir", "here", "--json", "env.workers=2", "env.step_s=9") == first
+    assert arpo("expert", *FAKE, "--run-dir", "here", "--json", "env.step_s=9") == first
+    other = arpo("fail", *FAKE, "--run-dir", "other", "--json")
+    assert arpo("fail", *FAKE, "--run-dir", "other", "--json", "env.workers=2") == other
     told = "error: here: was begun with {}, not {}; choose another folder\n"
     assert arpo("expert", *FAKE, "--run-dir", "here", "--trials", "2")[2] == told.format("trials: 1", "trials: 2")
     assert arpo("fail", *FAKE, "--run-dir", "here")[2] == told.format("model expert", "fail")

@@ -1,7 +1,7 @@
 """Engines without a model, so that scripts go through the same path as agents: the expert, a random one, always Fail.
 
     engine_for = scripted("expert", dialect, vocabulary)
-    engine = engine_for(task, lease)    # of one episode: a script looks at the environment itself, not at pixels
+    engine = engine_for(task, lease)    # of one episode: the expert looks at the environment itself, not at pixels
 
 They answer in tokens like any other: the reply is encoded by the dialect, parsed again by the episode and can be
 trained on. Nothing is sampled, so the log-probabilities are 0 and no reply is cut off.
@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
@@ -26,8 +26,8 @@ from arpo.envs.pool import Lease
 from arpo.errors import ArpoError, EngineError
 from arpo.types import Completion, Task
 
-Policy: TypeAlias = Callable[[Env, int], tuple[str, Action]]
-"""From an environment and the turn's seed to a thought and an action."""
+Policy: TypeAlias = Callable[[Any, int], tuple[str, Action]]
+"""From an environment (of `LOOK_BEHIND`) or its lease, and the turn's seed, to a thought and an action."""
 
 SPECIALS = "<|im_start|> <|im_end|> <|box_start|> <|box_end|> <|vision_start|> <|vision_end|> <|image_pad|>".split()
 
@@ -37,7 +37,7 @@ class ScriptedEngine:
 
     version = 0
 
-    def __init__(self, policy: Policy, env: Env, dialect: UITars, vocabulary: Vocabulary) -> None:
+    def __init__(self, policy: Policy, env: Env | Lease, dialect: UITars, vocabulary: Vocabulary) -> None:
         self._policy = policy
         self._env = env
         self._dialect = dialect
@@ -81,11 +81,17 @@ def _fail(task: Task) -> Policy:
 
 
 POLICIES: dict[str, Callable[[Task], Policy]] = {"expert": _expert, "random": _random, "fail": _fail}
+LOOK_BEHIND = ("expert",)  # scripts that need the environment itself, so in this process; the others only its size
 
 
 def scripted(name: str, dialect: UITars, vocabulary: Vocabulary) -> Callable[[Task, Lease], Engine]:
     """The engines of a script of `POLICIES`, one an episode."""
-    return lambda task, lease: ScriptedEngine(POLICIES[name](task), lease.env, dialect, vocabulary)
+
+    def engine_for(task: Task, lease: Lease) -> Engine:
+        env = lease.env if name in LOOK_BEHIND else lease
+        return ScriptedEngine(POLICIES[name](task), env, dialect, vocabulary)
+
+    return engine_for
 
 
 def byte_vocabulary() -> TokenizerVocabulary:

@@ -63,19 +63,34 @@ class Subject:
 Promise = Callable[[Subject], None]
 
 
-def check(name: str, make_env: Callable[[], Env], tasks: list[Task], deterministic: bool) -> list[CheckResult]:
-    """Try every promise of the contract, on all of the tasks where that says more than one of them."""
+def check(
+    name: str,
+    make_env: Callable[[], Env],
+    tasks: list[Task],
+    deterministic: bool,
+    begun: Callable[[str], object] = lambda what: None,
+    settled: Callable[[CheckResult], object] = lambda result: None,
+) -> list[CheckResult]:
+    """Try every promise of the contract, on all of the tasks where that says more than one of them.
+
+    `begun` hears of each promise before it is tried, `settled` of what came of it: real machines take minutes.
+    """
     strangers = [task.id for task in tasks if task.env != name]
     if strangers or not tasks:
         raise TaskError(f"checking {name} needs tasks of {name}" + (f", not {strangers[0]}" if strangers else ""))
     subject = Subject(make_env, tasks, comparable=deterministic)
-    first = _try(equal_episodes, subject)
-    subject = replace(subject, comparable=deterministic and first.ok)
-    return [first, *(_try(promise, subject) for promise in PROMISES)]
+    results: list[CheckResult] = []
+    promises = (equal_episodes, *PROMISES)
+    for number, promise in enumerate(promises, 1):
+        title = (promise.__doc__ or "").strip()
+        begun(f"{number} of {len(promises)}: {title}")
+        results.append(_try(title, promise, subject))
+        settled(results[-1])
+        subject = replace(subject, comparable=deterministic and results[0].ok)
+    return results
 
 
-def _try(promise: Promise, subject: Subject) -> CheckResult:
-    title = (promise.__doc__ or "").strip()
+def _try(title: str, promise: Promise, subject: Subject) -> CheckResult:
     try:
         promise(subject)
     except NothingToTry as reason:

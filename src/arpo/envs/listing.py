@@ -8,7 +8,8 @@ from rich.markup import escape
 from rich.table import Table
 
 from arpo.envs.base import BACKENDS, backend, catalog, make
-from arpo.envs.check import check
+from arpo.envs.check import CheckResult, check
+from arpo.envs.progress import doing
 from arpo.tasks.load import family, load_tasks
 from arpo.types import Task
 
@@ -63,12 +64,21 @@ def check_and_print(name: str, size: tuple[int, int]) -> bool:
             kinds.setdefault((kind, task.feasible), task)
     make(name, size=size).close()  # so that a size that cannot be is the user's error and not a broken promise
     console = Console(highlight=False)
-    with console.status(f"trying {name} on {len(kinds)} tasks"):
-        results = check(name, partial(make, name, size=size), list(kinds.values()), backend(name).deterministic)
-    for result in results:
+
+    def show(result: CheckResult) -> None:
         mark = "[green]ok    [/]" if result.ok else "[red]FAILED[/]"
         detail = f" ({result.detail})" if result.ok and result.detail else f": {result.detail}" if result.detail else ""
         console.print(f"{mark} {escape(result.promise + detail)}", soft_wrap=True)
+
+    with doing(console) as now:
+        results = check(
+            name,
+            partial(make, name, size=size),
+            list(kinds.values()),
+            backend(name).deterministic,
+            begun=lambda what: now(f"{name} on {len(kinds)} tasks, {what}"),
+            settled=show,
+        )
     broken = sum(not result.ok for result in results)
     console.print(f"{name} keeps {len(results) - broken} of {len(results)} promises, tried on {len(kinds)} tasks")
     return not broken

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from arpo.agent.dialects import UITars, make_dialect
 from arpo.config import Config, to_yaml
-from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
+from arpo.engines.scripted import LOOK_BEHIND, POLICIES, byte_vocabulary, scripted
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
@@ -36,6 +36,11 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
 
     `pictures`: a folder for moving pictures of a success and of a failure.
     """
+    if model in LOOK_BEHIND and config.env.workers:
+        raise ConfigError(
+            f"env.workers={config.env.workers}: the script {model} looks behind the screen, for which it needs "
+            "env.workers=0"
+        )
     tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env))
     make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
     engine_for, dialect, identity = _load(config, model)

@@ -28,9 +28,9 @@ from arpo.envs.desktop.checks.rules import KEYS
 from arpo.envs.desktop.checks.tables import cells, rows_of, sheets_of
 from arpo.envs.desktop.delegate import Client
 from arpo.envs.desktop.files import Files
-from arpo.envs.desktop.keys import typed
 from arpo.envs.desktop.needs import refuse
 from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.desktop.shims import SHOWN
 from arpo.errors import ConfigError, EnvError, TaskError
 from arpo.types import Task
 
@@ -375,8 +375,8 @@ def test_each_score_has_a_cache_folder_of_its_own_that_goes_with_it(
 @pytest.mark.desktop("xterm")
 def test_windows_terminals_and_folders_are_seen(start: Start) -> None:
     sandbox = start()
-    sandbox.launch(["xterm", "-T", "mine", "-e", "sh", "-c", "echo hello there; exec sleep 100"])
-    sandbox.run("mkdir -p d/e && touch d/b d/a d/e/c")
+    sandbox.launch(["xterm", "-T", "mine", "-e", "sh", "-c", "echo hello there; touch said; exec sleep 100"])
+    sandbox.run("mkdir -p d/e && touch d/b d/a d/e/c; until [ -e said ]; do sleep 0.02; done")
     tree = {
         "type": "directory",
         "name": "d",
@@ -386,9 +386,6 @@ def test_windows_terminals_and_folders_are_seen(start: Start) -> None:
             {"type": "directory", "name": "e", "children": [{"type": "file", "name": "c"}]},
         ],
     }
-    while not sandbox.ask("windows"):
-        sandbox.ask("settle", limit_s=0.1, quiet_s=0.1, busy=1.0)
-    sandbox.ask("settle", limit_s=2.0, quiet_s=0.3, busy=0.1)
     expected = {
         "vm_terminal_output": "hello there",
         "list_directory": tree,
@@ -402,12 +399,16 @@ def test_windows_terminals_and_folders_are_seen(start: Start) -> None:
 @pytest.mark.desktop("xterm")
 def test_a_terminal_that_is_slow_to_answer_is_waited_for(start: Start) -> None:
     sandbox = start()
-    sandbox.launch(["xterm", "-e", "sh", "-c", "echo first; read line; echo second; exec sleep 100"])
+    second = "until [ -e go ]; do sleep 0.02; done; echo second; touch said"
+    sandbox.launch(["xterm", "-e", "sh", "-c", f"echo first; {second}; exec sleep 100"])
     shown = {"type": "vm_terminal_output"}
     while score(sandbox, task_of("exact_match", shown, rule({"expected": "first"})), "") == 0:
         pass
-    sandbox.ask("type", keysyms=typed("\n"))
-    sandbox.run("pkill -STOP xterm; (sleep 1; pkill -CONT xterm) >/dev/null 2>&1 &")
+    # The order is fixed by what is seen, not by time: it is stopped before there is more to show, and goes on only
+    # after it was asked, which begins by removing its last answer.
+    sandbox.run("pkill -STOP -x xterm; touch go; until [ -e said ]; do sleep 0.02; done")
+    goes_on = f"while [ -e {SHOWN} ]; do sleep 0.02; done; sleep 0.5; pkill -CONT -x xterm"
+    sandbox.run(f"( {goes_on} ) >/dev/null 2>&1 &")
     assert score(sandbox, task_of("check_include_exclude", shown, rule({"include": ["second"]})), "") == 1
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,12 @@ SIZE = (640, 480)
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where templates go; making one is short."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(home, "made", lambda size: "{}x{}".format(*size).encode())
+
+    def made(size: tuple[int, int], now: Callable[[str], object]) -> bytes:
+        now("a program, 1 of 1")
+        return "{}x{}".format(*size).encode()
+
+    monkeypatch.setattr(home, "made", made)
     home._key.cache_clear()
     yield tmp_path / "arpo"
     home._key.cache_clear()
@@ -26,8 +31,15 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 def test_it_is_made_once_for_each_size(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [home.template(SIZE), home.template((800, 600))]
     assert [path.read_bytes() for path in paths] == [b"640x480", b"800x600"]
-    monkeypatch.setattr(home, "made", lambda size: pytest.fail("it is there"))
+    monkeypatch.setattr(home, "made", lambda size, now: pytest.fail("it is there"))
     assert [home.template(SIZE), home.template((800, 600))] == paths
+
+
+def test_who_waits_for_the_first_one_is_told_why(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    home.template(SIZE)
+    assert capsys.readouterr() == ("", "first desktop of 640x480, some 20 s: starting a program, 1 of 1\n")
+    home.template(SIZE)
+    assert capsys.readouterr() == ("", "")
 
 
 def test_a_process_keeps_its_own_when_the_programs_file_changes_and_a_new_one_has_another(

@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from functools import partial
 from pathlib import Path
 
 import pytest
 from test_desktop_env import make_task
-from traces import wait_until
+from traces import patient, wait_until
 
 from arpo.agent.actions import Click, Finish, Type
 from arpo.config import EnvConfig
-from arpo.envs.base import make
 from arpo.envs.pool import Job, Lease, Pool
 from arpo.errors import EnvError
 from arpo.types import Outcome
@@ -67,7 +65,7 @@ def play(*jobs: Job, broken: str) -> list[tuple[Job, Episode | None]]:
             return Episode(Outcome.ENV_ERROR)
 
     async def run() -> None:
-        async with Pool(partial(make, "desktop", size=SETTINGS.size), 2, SETTINGS) as pool:
+        async with Pool(patient, 2, SETTINGS) as pool:
             collect = lambda job, played: done.append((job, played))  # noqa: E731
             await pool.play(jobs, 2, stored=lambda job: None, attempt=attempt, done=collect)
 

@@ -1,4 +1,4 @@
-"""Two minutes of bad luck (benchmarks/soak.py): no score is wrong, no episode is lost, nothing is left over."""
+"""Two minutes of bad luck (benchmarks/soak.py): no score is wrong, no episode is lost, nothing of ours is left over."""
 
 from __future__ import annotations
 
@@ -10,6 +10,47 @@ from pathlib import Path
 import pytest
 
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "soak.py"
+
+# Run as the root of a user namespace, so that anybody may mount. The shell is the stranger: it mounts and starts
+# something outside, between the two times that the other counts.
+STRANGER = """
+mkdir -p theirs ours
+coproc SOAK { "$0" -c "$1" "$2"; }
+soak=$SOAK_PID
+read line <&"${SOAK[0]}"
+mount -t tmpfs theirs theirs
+sleep 1000 & stranger=$!
+echo go >&"${SOAK[1]}"
+cat <&"${SOAK[0]}"
+kill $stranger
+wait $soak
+"""
+OURS = """
+import json, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+from soak import keep_apart, things
+apart = keep_apart()
+before = things(apart)
+print("begun", flush=True)
+sys.stdin.readline()
+print(json.dumps([before, things(apart)]), flush=True)
+subprocess.run(["mount", "-t", "tmpfs", "ours", "ours"], check=True)
+subprocess.run(["sh", "-c", "sleep 1000 & echo $! > pid"], check=True)  # its parent has ended
+print(json.dumps(things(apart)), flush=True)
+subprocess.run(["sh", "-c", "kill $(cat pid)"], check=True)
+"""
+
+
+@pytest.mark.desktop
+def test_what_strangers_mount_and_start_is_not_counted_and_what_we_do_is(tmp_path: Path) -> None:
+    command = ["unshare", "--user", "--map-root-user", "--mount", "bash", "-c", STRANGER]
+    ran = subprocess.run(
+        [*command, sys.executable, OURS, SCRIPT.parent], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert ran.returncode == 0, ran.stderr
+    (before, after_theirs), after_ours = map(json.loads, ran.stdout.splitlines())
+    assert after_theirs == before
+    assert after_ours == {**before, "mounts": before["mounts"] + 1, "processes": before["processes"] + 1}
 
 
 @pytest.mark.heavy

@@ -1,4 +1,4 @@
-"""`arpo train desktop`: 20 updates of the small agent over real applications. It need not succeed; all must go well."""
+"""The preset `desktop`: scripts play it as it stands; 20 updates of the small agent go well, without a success."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ from arpo.types import to_json
 SETTINGS = """env.size=448x280 env.workers=2 train.rollout_tasks=1 train.optimizer_tasks=1 train.n_envs=2
 algorithm.group=2 train.max_tokens=48 eval.max_tokens=48 eval.n_envs=2 eval.held_out=0 train.save_every=20""".split()
 TASKS = ("editor-write-000", "calculator-result-000")
+
+
+@pytest.mark.desktop("mousepad")
+@pytest.mark.parametrize(("script", "success"), [("expert", 1.0), ("random", None), ("fail", 0.0)])
+def test_every_script_is_evaluated_by_the_preset_as_it_stands(
+    script: str, success: float | None, tmp_path: Path
+) -> None:
+    command = [sys.executable, "-m", "arpo.cli", "eval", script, "desktop", "--tasks", "editor-write-000", "--json"]
+    done = subprocess.run([*command, "--run-dir", tmp_path / "run"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout)
+    assert (told["n_trials"], told["errors"]) == (1, 0)
+    assert success is None or told["success"] == success
 
 
 @pytest.mark.heavy

@@ -9,10 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo.envs.desktop import memory
+from arpo.envs.desktop import env, memory
+from arpo.envs.desktop.env import DesktopEnv
 from arpo.envs.desktop.sandbox import Sandbox
 
 SIZE = (640, 480)
+PATIENCE_S = 25.0  # less than what an answer is waited for
+MOUNTS = ("newroot", "oldroot")  # folders that bubblewrap makes a sandbox's mounts in; all others are somebody else's
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,10 +36,10 @@ class Traces:
 
     @staticmethod
     def things() -> dict[str, object]:
-        """Of this process and of the machine: what must be the same before and after."""
+        """Of this process, and of the machine what is ours: what must be the same before and after."""
         return {
             "files": sorted(os.readlink(f"/proc/self/fd/{fd}") for fd in _fds()),
-            "mounts": [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if "docker" not in line],
+            "mounts": [line for line in _mounts() if any(name in line for name in MOUNTS)],
             "groups": groups(os.getpid()),
             "threads": threading.active_count(),
         }
@@ -46,6 +49,10 @@ def groups(pid: int) -> list[str]:
     """The control groups that a process has made."""
     own = memory._own_group()
     return [str(group) for top in {own, memory.GROUPS} if top for group in top.glob(f"arpo-{pid}-*")]
+
+
+def _mounts() -> list[str]:
+    return Path("/proc/self/mountinfo").read_text().splitlines()
 
 
 def _fds() -> list[int]:
@@ -70,6 +77,12 @@ def window(sandbox: Sandbox, title: str) -> dict[str, object]:
     wait_until(shown, lambda: sandbox.ask("windows"))
     settle(sandbox)
     return found[0]
+
+
+def patient(size: tuple[int, int] = (1280, 720)) -> DesktopEnv:
+    """An environment that waits for its screen however busy the machine is: what was typed has been done then."""
+    env.SETTLE_S, env.START_SETTLE_S = PATIENCE_S, PATIENCE_S
+    return DesktopEnv(size)
 
 
 def settle(sandbox: Sandbox) -> None:

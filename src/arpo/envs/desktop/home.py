@@ -10,21 +10,25 @@ screen would keep it from settling, and takes the agent's attention.
 
 import fcntl
 import hashlib
-import logging
 import os
 import shutil
 import tempfile
 import time
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+from rich.console import Console
+
 from arpo.envs.desktop.checks.getters import VIDEO
 from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.progress import doing
 from arpo.errors import ConfigError, EnvError
 
 WINDOW_S = 60.0  # for the first window of a program, on a busy machine
 ENDED_S = 10.0  # for its processes, after its last window
 STILL_S = 1.0  # nothing drawn for so long: it is up
+FIRST = "first desktop of {}x{}, some 20 s: starting {}"
 
 # Started and closed once: they write much on their first start. What is not installed is left out.
 PROGRAMS = {
@@ -70,8 +74,6 @@ LEFT_OUT = (
     "./.cache/dconf", "*.lock", "*/.lock", "./.local/share/recently-used.xbel",
 )  # fmt: skip
 
-_log = logging.getLogger(__name__)
-
 
 def template(size: tuple[int, int]) -> Path:
     """The tar file, made now where there is none. Several processes may ask at once: one makes it."""
@@ -84,24 +86,25 @@ def template(size: tuple[int, int]) -> Path:
         with (folder / "home.lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             if not path.exists():
-                _log.info("starting the desktop's programs for the first time: some twenty seconds, once")
-                _write(path, made(size))
+                with doing(Console(stderr=True, highlight=False)) as now:
+                    _write(path, made(size, lambda part: now(FIRST.format(*size, part))))
     except OSError as error:
         raise ConfigError(f"{folder}: cannot be written ({error.strerror}); set XDG_CACHE_HOME to a folder") from error
     return path
 
 
-def made(size: tuple[int, int]) -> bytes:
-    """A new home folder as a tar file."""
+def made(size: tuple[int, int], now: Callable[[str], object]) -> bytes:
+    """A new home folder as a tar file. `now` hears which part of the work begins."""
+    starts = [[program, *more] for program, every in PROGRAMS.items() if shutil.which(program) for more in every]
+    now("an X server")
     with Sandbox(size) as sandbox:
         sandbox.wait()
         sandbox.run("mkdir -p .config/google-chrome && ln -s google-chrome .config/chromium")  # the shim's profile, too
         for name, text in {**SETTINGS, **_libreoffice(), **_openbox(sandbox)}.items():
             sandbox.write(f"/home/user/{name}", text.encode())
-        for program, starts in PROGRAMS.items():
-            if shutil.which(program):
-                for arguments in starts:
-                    _start_once(sandbox, [program, *arguments])
+        for number, command in enumerate(starts, 1):
+            now(f"{' '.join(command[:2])}, {number} of {len(starts)}")
+            _start_once(sandbox, command)
         # It puts its window back where it was, whatever the window manager thinks, and that was larger than the screen.
         sandbox.run('sed -i \'s/(maximized "no")/(maximized "yes")/\' .config/GIMP/2.10/sessionrc')
         without = " ".join(f"--exclude='{pattern}'" for pattern in LEFT_OUT)
