@@ -284,23 +284,27 @@ def train(
     """
     from arpo.config import load_config, to_yaml
 
+    own = None
     if resume is not None:
+        from arpo.runs.tasks import own_tasks
+
         if settings:
             raise ConfigError(f"resume={resume}: a run goes on with its own settings; leave the others out")
         if not (Path(resume) / "config.yaml").is_file():
             raise ConfigError(f"resume={resume}: holds no run")
         config = load_config(str(Path(resume) / "config.yaml"), [f"run_dir={resume}"])
+        own = own_tasks(config)
     else:
         config = _configured(settings, {}, preset="pocket")
     if dry_run:
         from arpo.training.plan import plan
 
         print(to_yaml(config), end="")
-        print(plan(config))
+        print(plan(config, own))
         return
     from arpo.training.command import run_training
 
-    run_training(config)
+    run_training(config, own)
 
 
 @app.command()

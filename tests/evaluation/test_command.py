@@ -12,6 +12,7 @@ import pytest
 
 from arpo import cli
 from arpo.runs.store import Run
+from fake_env import make_task, write_list
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
 FAKE = ("env.name=fake", "env.size=96x64")
@@ -87,6 +88,20 @@ def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
     told = "error: here: was begun with {}, not {}; choose another folder\n"
     assert arpo("expert", *FAKE, "--run-dir", "here", "--trials", "2")[2] == told.format("trials: 1", "trials: 2")
     assert arpo("fail", *FAKE, "--run-dir", "here")[2] == told.format("model expert", "fail")
+
+
+def test_a_begun_folder_does_not_keep_the_score_of_another_checker(arpo: Arpo) -> None:
+    source = ("--tasks", write_list(Path(), make_task("press-1"), make_task("press-2")))
+    first = arpo("expert", *FAKE, *source, "--run-dir", "here", "--json")
+    assert json.loads(first[1])["success"] == 1.0
+    assert arpo("expert", *FAKE, *source, "--run-dir", "here", "--json") == first
+    write_list(Path(), make_task("press-1"), make_task("press-2", feasible=False))
+    assert arpo("expert", *FAKE, *source, "--run-dir", "here", "--json") == (
+        2,
+        "",
+        "error: here: was begun with other tasks than tasks.source=list.json has now: press-2 has another evaluator; "
+        "choose another folder\n",
+    )
 
 
 @pytest.mark.parametrize(

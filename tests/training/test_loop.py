@@ -24,6 +24,7 @@ from arpo.agent import dialects
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.runs.store import Run
 from arpo.types import Trajectory
+from fake_env import make_task, write_list
 
 TIMES = {"sample_s", "learn_s"}
 LEARNS = {"format_reward": 0.0, "group": 3}  # that a reply was cut off does not matter: more of the scores are 1
@@ -351,6 +352,43 @@ def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> N
         assert (status, out, err.count("\n")) == (2, "", 1)
         assert f"was begun with {old}, not {new};" in err
     assert arpo.begin(folder, "train.n_envs=2", "eval.n_envs=2")[0] == 0
+
+
+def test_a_run_goes_on_with_its_own_tasks_from_anywhere(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_list(Path(), make_task("press-1"), make_task("press-2"))
+    few = ("tasks.source=list.json", "train.updates=1", "eval.held_out=0")
+    folder = tmp_path / "run"
+    assert arpo.begin(folder, *few)[0] == 0
+    first = json.loads((folder / "summary.json").read_text())
+
+    def resumed() -> tuple[dict[str, Any], str]:
+        status, _, err = arpo("--resume", str(folder))
+        assert status == 0, err
+        with Run.read(folder) as run:
+            assert {one.task_id for one in run.summaries()} == {"press-1", "press-2"}
+        again = json.loads((folder / "summary.json").read_text())
+        return {name: again[name] for name in again if name not in ("wall_s", "peak_rss_mb")}, err
+
+    expected = {name: first[name] for name in first if name not in ("wall_s", "peak_rss_mb")}
+    write_list(Path(), make_task("press-1"), make_task("press-3"))  # never trained on
+    told = "tasks.source=list.json: other tasks by now (press-2 is missing); the run goes on with its own\n"
+    assert resumed() == (expected, told)
+    status, out, err = arpo.begin(folder, *few)  # here they are named anew
+    assert (status, out, err) == (
+        2,
+        "",
+        f"error: {folder}: was begun with other tasks than tasks.source=list.json has now: press-2 is missing; "
+        "choose another folder\n",
+    )
+    Path("list.json").unlink()
+    assert resumed() == (expected, "")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resumed() == (expected, "")
+    status, out, _ = arpo("--resume", str(folder), "--dry-run")
+    assert status == 0 and " on the 2 tasks of list.json" in out
 
 
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:

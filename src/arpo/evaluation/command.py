@@ -23,6 +23,7 @@ from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
+from arpo.runs.tasks import same_tasks
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
 
@@ -42,6 +43,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
+        same_tasks(run, {"tasks": tasks}, config)
         run.pin("model", identity)
         evaluation = _evaluate(config, engine_for, dialect, tasks, run)
         if pictures is not None:

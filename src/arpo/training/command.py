@@ -31,6 +31,7 @@ from arpo.evaluation.statistics import Interval
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run, write_whole
+from arpo.runs.tasks import Tasks, changed_since, same_tasks
 from arpo.runs.track import tracking
 from arpo.tasks.load import HELD_OUT
 from arpo.training.checkpoint import Checkpoints
@@ -41,10 +42,13 @@ from arpo.training.rollouts import Rollouts
 from arpo.types import Task
 
 
-def run_training(config: Config) -> dict[str, Any]:
-    """Train in the run's folder, new or begun; returns what summary.json holds."""
+def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
+    """Train in the run's folder, new or begun; returns what summary.json holds.
+
+    `own`: the tasks that the run has kept, where it is to go on with these whatever tasks.source has by now.
+    """
     began = time.monotonic()
-    tasks = checked_tasks(config)
+    tasks = checked_tasks(config, own)
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or Path("runs") / f"train-{config.algorithm.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = config.model_copy(update={"run_dir": folder})
@@ -52,9 +56,13 @@ def run_training(config: Config) -> dict[str, Any]:
     engine, dialect, identity = load_agent(config, config.train.model, slots)
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
+        same_tasks(run, tasks, config)
         run.pin("model", identity)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)
+        if own and (what := changed_since(own, config)):
+            told = f"tasks.source={config.tasks.source}: other tasks by now ({what}); the run goes on with its own"
+            console.print(told, markup=False, soft_wrap=True)
         began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
             session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)

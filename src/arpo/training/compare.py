@@ -36,6 +36,7 @@ from arpo.evaluation.statistics import student
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
+from arpo.runs.tasks import Tasks, same_tasks
 from arpo.tasks.load import judged_tasks
 
 ARPO = (sys.executable, "-m", "arpo.cli")
@@ -76,7 +77,7 @@ def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str
 def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int, command: str) -> str:
     """Run what is missing, `jobs` runs at a time; write results and plot; returns the table."""
     first = next(iter(methods.values())).seed
-    comparison = Comparison(methods, range(first, first + seeds), out)
+    comparison = Comparison(methods, range(first, first + seeds), out, judged_tasks(next(iter(methods.values()))))
     comparison.run_all(jobs)
     results = {"command": command, **comparison.results()}
     text = json.dumps(results, indent=1)
@@ -99,6 +100,7 @@ class Comparison:
     methods: dict[str, Config]  # the first is the one that the others are compared with
     seeds: range
     out: Path
+    tasks: Tasks  # of all its runs
 
     def config(self, method: str, seed: int) -> Config:
         place = re.sub(r"[^\w.+=-]+", "-", method)  # no colons in the names of folders
@@ -115,7 +117,10 @@ class Comparison:
         return folder
 
     def run_all(self, jobs: int) -> None:
-        """Run what is not finished, the base agent's evaluations first. ConfigError where a setting has changed."""
+        """Run what is not finished, the base agent's evaluations first.
+
+        ConfigError where a setting or a task has changed.
+        """
         bases = [(BASE, seed) for seed in self.seeds]
         runs = [(method, seed) for seed in self.seeds for method in self.methods]
         for method, seed in (*runs, *bases):
@@ -167,6 +172,7 @@ class Comparison:
                 base.copy(folder, to_yaml(config))
         with Run.write(folder, to_yaml(config)) as run:
             same_settings(run, config)
+            same_tasks(run, self.tasks, config)
         return folder
 
     def results(self) -> dict[str, Any]:
@@ -178,7 +184,7 @@ class Comparison:
         if len({run.model for runs in done.values() for run in runs}) > 1:
             raise ConfigError(f"{self.out}: its runs began with different models; choose another folder")
         first = next(iter(self.methods.values()))
-        ids = {split: [task.id for task in tasks] for split, tasks in judged_tasks(first).items()}
+        ids = {split: [task.id for task in tasks] for split, tasks in self.tasks.items()}
         if len(ids) > 1:
             ids["all"] = list(dict.fromkeys(itertools.chain(*ids.values())))
         rates = {method: [run.rates for run in runs] for method, runs in done.items()}
