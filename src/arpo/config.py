@@ -107,7 +107,7 @@ class EvalConfig(Section):
     top_p: float = _setting(1.0, "of the likeliest tokens, the share that is drawn from", gt=0, le=1)
     max_tokens: int = _setting(256, "of one reply; a longer one is cut off", ge=1)
     n_envs: int = _setting(16, "how many episodes run at once; changes no result", ge=1)
-    held_out: int = _setting(32, "after training: tasks of each held-out split that are tried; 0: none", ge=0)
+    held_out: int = _setting(32, "around training: tasks of each held-out split that are tried too; 0: none", ge=0)
 
 
 class AlgorithmConfig(Section):

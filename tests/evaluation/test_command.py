@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 
 from arpo import cli
+from arpo.errors import EnvError
 from arpo.runs.store import Run
-from fake_env import make_task, write_list
+from fake_env import FakeEnv, make_task, write_list
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
 FAKE = ("env.name=fake", "env.size=96x64")
@@ -47,7 +48,7 @@ def test_json_has_the_names_that_others_rely_on(arpo: Arpo) -> None:
     low, high = told["ci95"]
     assert 0 < low < 1 / 3 < high < 1
     assert (told["n_tasks"], told["n_trials"], told["errors"]) == (3, 6, 0)
-    assert told["outcomes"] == {"gave_up": 6}
+    assert told["outcomes"] == {"gave_up": 6} and told["crashed_tasks"] == []
     assert told["tasks"]["never-1"]["success"] == 1.0
     assert told["domains"]["buttons"]["success"] == pytest.approx(1 / 3)
     assert told["run_dir"] == "here"
@@ -123,15 +124,28 @@ def test_a_users_mistake_is_one_line_and_leaves_nothing_behind(arguments: list[s
 
 
 def test_status_1_where_nothing_could_be_scored(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arpo.errors import EnvError
-    from fake_env import FakeEnv
-
     def die(self: object) -> float:
         raise EnvError("the display is gone")
 
     monkeypatch.setattr(FakeEnv, "score", die)
     status, out, _ = arpo("expert", *FAKE, "--json")
     assert (status, json.loads(out)["success"], json.loads(out)["errors"]) == (1, None, 3)
+
+
+def test_tasks_that_always_crash_are_counted_and_named(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FakeEnv.score
+
+    def score(self: FakeEnv) -> float:
+        if self.task is not None and self.task.id == "press-2":
+            raise EnvError("the display is gone")
+        return real(self)
+
+    monkeypatch.setattr(FakeEnv, "score", score)
+    status, out, _ = arpo("expert", *FAKE, "--trials", "2", "--json")
+    told = json.loads(out)
+    assert (status, told["success"], told["errors"], told["crashed_tasks"]) == (0, 1.0, 2, ["press-2"])
+    line = "tasks without any score, since a machine failed in all of their trials: 1 (press-2)"
+    assert line in arpo("expert", *FAKE, "--trials", "2")[1].splitlines()
 
 
 def test_killed_and_started_again_it_comes_to_the_same_numbers(tmp_path: Path) -> None:

@@ -22,9 +22,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from arpo import cli
 from arpo.agent import dialects
 from arpo.engines.checkpoint import load_checkpoint
+from arpo.errors import EnvError
 from arpo.runs.store import Run
 from arpo.types import Trajectory
-from fake_env import make_task, write_list
+from fake_env import FakeEnv, make_task, write_list
 
 TIMES = {"sample_s", "learn_s"}
 LEARNS = {"format_reward": 0.0, "group": 3}  # that a reply was cut off does not matter: more of the scores are 1
@@ -291,6 +292,8 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
         for when, rate in (("base", base), ("final", final)):
             low, high = summary[f"{when}_{split}_ci95"]
             assert 0 <= low <= rate <= high <= 1
+        low, high = summary[f"gain_{split}_ci95"]
+        assert -1 <= low < summary[f"gain_{split}"] < high <= 1 and summary[f"crashed_{split}"] == []
     assert summary["wall_s"] > 0 and summary["peak_rss_mb"] > 100
     assert summary["env_steps"] == sum(len(one.steps) for one in rollouts(folder)) > 0
     with Run.read(folder) as run:
@@ -300,6 +303,7 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     lines = out.splitlines()
     assert lines[0].split() == ["tasks", "base", "trained", "gain"]
     assert [line.split()[0] for line in lines[1:3]] == ["train", "heldout"]
+    assert all(re.search(r"[+-]\d+\.\d points \([+-]\d+ to [+-]\d+\)$", line.strip()) for line in lines[1:3]), lines
     assert lines[-1] == f"Everything is in {folder}; look at {folder / 'curve.png'}"
     assert (folder / "curve.png").stat().st_size > 1000
     number = r" +-?[\d.]+"
@@ -308,6 +312,30 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     assert [line.split()[1] for line in err.splitlines()] == ["1", "2"]
     assert all(re.fullmatch(rf"{shown}  \d:\d\d:\d\d left", line) for line in err.splitlines()), err
     assert (folder / summary["best_checkpoint"] / "model.safetensors").is_file()
+
+
+def test_held_out_tasks_are_tried_as_often_as_the_others_and_those_that_crash_are_shown(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FakeEnv.score
+
+    def score(self: FakeEnv) -> float:
+        if self.task is not None and self.task.id == "press-1":
+            raise EnvError("the display is gone")
+        return real(self)
+
+    monkeypatch.setattr(FakeEnv, "score", score)
+    folder = tmp_path / "run"
+    write_list(tmp_path, make_task("press-1"), make_task("never-1", feasible=False))
+    status, out, err = arpo.begin(folder, "train.updates=0", f"tasks.source={tmp_path / 'list.json'}")
+    assert status == 0, err
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["crashed_train"], summary["crashed_heldout"]) == (["press-1"], [])
+    told = "train: tasks without any score, since a machine failed in all of their trials: 1 (press-1)"
+    assert told in out.splitlines()
+    with Run.read(folder) as run:
+        tries = [one.task_id for one in run.summaries(source="evaluation") if one.score is not None]
+    assert {name: tries.count(name) for name in tries} == {"never-1": 2, "press-2": 2}  # press-2 is held out
 
 
 def test_a_finished_run_that_is_resumed_comes_to_the_same_summary(arpo: Arpo, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -87,6 +88,7 @@ def as_json(evaluation: Evaluation, model: str, folder: Path) -> dict[str, Any]:
         "model": model,
         **_numbers(evaluation),
         "n_tasks": evaluation.n_tasks,
+        "crashed_tasks": evaluation.crashed,
         "outcomes": evaluation.outcomes,
         "mean_steps": evaluation.mean_steps,
         "domains": {name: _numbers(part) for name, part in evaluation.by_domain().items()},
@@ -112,7 +114,15 @@ def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
     console.print(f"how the episodes ended: {outcomes}{steps}", soft_wrap=True)
     if evaluation.errors:
         console.print(f"[red]{evaluation.errors} trials have no score: a machine failed; they are in no rate[/]")
+    if evaluation.crashed:
+        console.print(f"[red]{escape(never_scored(evaluation.crashed))}[/]", soft_wrap=True)
     console.print(f"Every episode is in {folder}", markup=False, soft_wrap=True)
+
+
+def never_scored(tasks: Sequence[str]) -> str:
+    """Says so of tasks whose every trial a machine broke off, with the first few names."""
+    names = ", ".join(tasks[:5]) + (", …" if len(tasks) > 5 else "")
+    return f"tasks without any score, since a machine failed in all of their trials: {len(tasks)} ({names})"
 
 
 def _numbers(part: Evaluation) -> dict[str, Any]:

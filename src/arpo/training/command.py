@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
@@ -25,7 +26,8 @@ from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
-from arpo.evaluation.command import load_agent, progress_bar
+from arpo.evaluation.command import load_agent, never_scored, progress_bar
+from arpo.evaluation.compare import gain
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.runs.plot import Series, save_plot
@@ -176,8 +178,6 @@ class _Session:
 
     async def _judge(self, who: str, update: int, split: str) -> Evaluation:
         tasks, settings = self.tasks[split], self.config.eval
-        if split != "train":
-            settings = settings.model_copy(update={"trials": 1})
         with progress_bar(self.console, TimeRemainingColumn()) as progress:
             bar = progress.add_task(f"{who} on {split}", total=settings.trials * len(tasks), so_far="")
             return await evaluate(
@@ -205,8 +205,13 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
                 _with_interval(summary[f"{when}_{split}"], summary[f"{when}_{split}_ci95"])
                 for when in ("base", "final")
             ]
-            table.add_row(split, *cells, f"{100 * summary[f'gain_{split}']:+.1f} points")
+            low, high = summary[f"gain_{split}_ci95"]
+            gain = f"{100 * summary[f'gain_{split}']:+.1f} points ({100 * low:+.0f} to {100 * high:+.0f})"
+            table.add_row(split, *cells, gain)
     console.print(table)
+    for split in ("train", *HELD_OUT):
+        if crashed := summary.get(f"crashed_{split}"):
+            console.print(f"[red]{split}: {escape(never_scored(crashed))}[/]", soft_wrap=True)
     console.print(f"Everything is in {folder}; look at {folder / 'curve.png'}", markup=False, soft_wrap=True)
 
 
@@ -215,13 +220,16 @@ def _with_interval(rate: float, interval: Interval) -> str:
 
 
 def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict[str, Any]:
+    """Rates of both agents, each over the tasks that it has scores of, and the gain over those that both have."""
     summary: dict[str, Any] = {}
     for split in base:
-        (before, before_interval), (after, after_interval) = base[split].success(), final[split].success()
-        if before is None or after is None:
+        summary[f"crashed_{split}"] = sorted({*base[split].crashed, *final[split].crashed})
+        found = gain(base[split], final[split])
+        if found is None:
             continue  # no machine worked: there is no rate
-        summary |= {f"base_{split}": before, f"base_{split}_ci95": before_interval}
-        summary |= {f"final_{split}": after, f"final_{split}_ci95": after_interval, f"gain_{split}": after - before}
+        for when, judged in (("base", base[split]), ("final", final[split])):
+            summary[f"{when}_{split}"], summary[f"{when}_{split}_ci95"] = judged.success()
+        summary |= {f"gain_{split}": found.mean, f"gain_{split}_ci95": found.ci95}
     return summary
 
 

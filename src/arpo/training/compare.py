@@ -339,7 +339,8 @@ def as_table(results: dict[str, Any]) -> str:
     if early := [name for name, run in runs.items() if run["env_steps"] < budget]:
         lines += ["", f"Ended at `train.updates` before the budget was spent: {', '.join(early)}."]
     if left_out := sorted({name for found in results["splits"].values() for name in found["left_out"]}):
-        lines += ["", f"Left out, since a machine failed in all attempts of a run: {', '.join(left_out)}."]
+        names = ", ".join(left_out)
+        lines += ["", f"Left out ({len(left_out)} tasks), since a machine failed in all attempts of a run: {names}."]
     return "\n".join([*lines, "", f"Made by `{results['command']}`.", ""])
 
 

@@ -41,7 +41,7 @@ def plan(config: Config, own: dict[str, list[Task]] | None = None) -> str:
     infeasible = sum(not task.feasible for task in tasks["train"])
     groups = train.updates * train.rollout_tasks
     steps = -(-train.rollout_tasks // train.optimizer_tasks)
-    trials = {split: len(ones) * (config.eval.trials if split == "train" else 1) for split, ones in tasks.items()}
+    trials = {split: len(ones) * config.eval.trials for split, ones in tasks.items()}
     lines = [
         f"{train.model} learns by {algorithm.name} on the {n} tasks of {config.tasks.source}; infeasible: {infeasible}",
         f"an update: {train.rollout_tasks} tasks x {algorithm.group} episodes; optimiser steps: {steps}",
