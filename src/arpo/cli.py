@@ -188,7 +188,7 @@ def bench_envs(
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(help="base (the agent that comes with arpo), a folder or hub name; or expert, random, fail."),
+        typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; or expert, random, fail."),
     ],
     settings: Settings = None,
     tasks: Annotated[str | None, typer.Option(help="A split, a task list file or one id: tasks.source.")] = None,
@@ -212,7 +212,8 @@ def evaluate(
     Examples:
       arpo eval expert --tasks subset32                      the scripted expert: all of them
       arpo eval base --tasks subset32 --pictures demo        the agent that comes with arpo
-      arpo eval runs/first/checkpoint --tasks heldout --trials 4
+      arpo eval runs/first --tasks heldout --trials 4        a training run's best checkpoint
+      arpo eval runs/first/checkpoints/update-00012          one of its others
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
       arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
     """
@@ -221,6 +222,7 @@ def evaluate(
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
     config = _configured(settings, options | {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed})
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
+    model = command.find_agent(model)
     evaluation = command.run_evaluation(config, model, folder, Path(pictures) if pictures else None)
     numbers = command.as_json(evaluation, model, folder)
     _show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
@@ -230,7 +232,7 @@ def evaluate(
 
 @app.command()
 def select(
-    model: Annotated[str, typer.Argument(help="The agent: base, a folder or a hub name.")],
+    model: Annotated[str, typer.Argument(help="The agent: base, a run's or a checkpoint's folder, or a hub name.")],
     out: Annotated[str, typer.Argument(help="The task list to write, a .json file.")],
     settings: Settings = None,
     trials: Annotated[int, typer.Option(help="How often each task is tried.")] = 16,
@@ -256,8 +258,9 @@ def select(
     config = config.model_copy(
         update={"eval": config.eval.model_copy(update={"temperature": config.train.temperature})}
     )
+    tasks.refuse_place(Path(out))
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
-    evaluation = command.run_evaluation(config, model, folder)
+    evaluation = command.run_evaluation(config, command.find_agent(model), folder)
     kept = tasks.select(evaluation, min_success, drop_solved)
     tasks.write_list(kept, Path(out))
     tasks.print_counts(evaluation, kept, Path(out))

@@ -157,7 +157,9 @@ ALGORITHMS: dict[Any, dict[str, Any]] = {
 
 
 class TrainConfig(Section):
-    model: str = _setting("base", "the agent to begin with: base, a folder, a hub name", min_length=1)
+    model: str = _setting(
+        "base", "the agent to begin with: base, a run's folder (its best), a checkpoint's, a hub name", min_length=1
+    )
     updates: int = _setting(16, "at most; each is several optimiser steps. 0: only judge the base agent", ge=0)
     env_steps: int | None = _setting(
         None, "a budget: the update in which so many are reached is the last; null: no limit", ge=1

@@ -12,6 +12,7 @@ import pytest
 
 from arpo import cli
 from arpo.errors import EnvError
+from arpo.runs import progress
 from arpo.runs.store import Run
 from fake_env import FakeEnv, make_task, write_list
 
@@ -146,6 +147,14 @@ def test_tasks_that_always_crash_are_counted_and_named(arpo: Arpo, monkeypatch: 
     assert (status, told["success"], told["errors"], told["crashed_tasks"]) == (0, 1.0, 2, ["press-2"])
     line = "tasks without any score, since a machine failed in all of their trials: 1 (press-2)"
     assert line in arpo("expert", *FAKE, "--trials", "2")[1].splitlines()
+
+
+def test_a_long_evaluation_is_not_silent_without_a_terminal(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SELDOM", 0.0)  # as if every trial took that long
+    status, out, err = arpo("expert", *FAKE, "--json", "--n-envs", "1")
+    assert (status, json.loads(out)["success"]) == (0, 1.0)
+    said = [line.split(",")[:2] for line in err.splitlines()]
+    assert said == [[f"evaluating: {done} of 3", " success so far 100%"] for done in (1, 2)]
 
 
 def test_killed_and_started_again_it_comes_to_the_same_numbers(tmp_path: Path) -> None:

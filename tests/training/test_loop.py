@@ -12,6 +12,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -417,6 +418,47 @@ def test_a_run_goes_on_with_its_own_tasks_from_anywhere(
     assert resumed() == (expected, "")
     status, out, _ = arpo("--resume", str(folder), "--dry-run")
     assert status == 0 and " on the 2 tasks of list.json" in out
+
+
+def test_a_runs_folder_stands_for_its_best_checkpoint_with_its_prompt(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert arpo.begin(Path("run"), "eval.held_out=0")[0] == 0
+    one, two = Path("run/checkpoints/update-00001"), Path("run/checkpoints/update-00002")
+    for place, success in ((one, 0.9), (two, 0.1)):
+        state = json.loads((place / "state.json").read_text())
+        (place / "state.json").write_text(json.dumps(state | {"recent": [success]}))
+    (one / "prompt.txt").write_text("Another one: {instruction}")
+    unfinished = Path("run/checkpoints/update-00003.part")  # as where the run is at work
+    unfinished.mkdir()
+
+    def evaluate(model: str, *more: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["arpo", "eval", model, "env.name=fake", "env.size=96x64", "--json", *more])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    def seen(folder: str) -> tuple[str | None, list[Trajectory]]:
+        with Run.read(Path(folder)) as run:
+            return run.fact("model"), [
+                dataclasses.replace(t, id="", provenance=ANY, steps=()) for t in run.trajectories()
+            ]
+
+    status, out, err = evaluate("run", "--run-dir", "by-run")
+    assert (status, err) == (0, f"run: its best checkpoint is {one}\n")
+    assert json.loads(out)["model"] == str(one)
+    assert evaluate(str(one), "--run-dir", "by-name")[::2] == (0, "")
+    evaluate(str(two), "--run-dir", "other")
+    assert seen("by-run") == seen("by-name") != seen("other")
+    assert unfinished.is_dir()
+
+    line = "only a training that made an update has one"
+    assert evaluate("other") == (2, "", f"error: model=other: a run without a checkpoint; {line}\n")
+    status, _, err = arpo.begin(Path("more"), "train.model=run", "train.updates=0", "eval.held_out=0")
+    assert (status, err) == (0, f"run: its best checkpoint is {one}\n")
+    with Run.read(Path("more")) as run:
+        assert run.fact("model") == seen("by-name")[0]
 
 
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:

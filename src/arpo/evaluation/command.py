@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from arpo.agent.dialects import UITars, make_dialect
@@ -22,6 +22,7 @@ from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
+from arpo.runs.progress import counted
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
 from arpo.runs.tasks import same_tasks
@@ -53,15 +54,8 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
 
 
 def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: list[Task], run: Run) -> Evaluation:
-    with progress_bar(Console(stderr=True, highlight=False), TimeRemainingColumn()) as progress:
-        bar = progress.add_task("evaluating", total=config.eval.trials * len(tasks), so_far="")
-        scores: list[float] = []
-
-        def advance(trial: Trial) -> None:
-            if trial.score is not None:
-                scores.append(trial.score)
-            so_far = f"success so far {sum(scores) / len(scores):.0%}" if scores else "no success yet"
-            progress.update(bar, advance=1, so_far=so_far)
+    console = Console(stderr=True, highlight=False)
+    with counted_trials(console, "evaluating", config.eval.trials * len(tasks)) as advance:
 
         async def work() -> Evaluation:
             async with make_pool(config.env, config.eval.n_envs) as pool:
@@ -72,8 +66,22 @@ def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: lis
         try:
             return asyncio.run(work())
         except KeyboardInterrupt:
-            progress.console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
+            console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
             raise
+
+
+@contextlib.contextmanager
+def counted_trials(console: Console, what: str, total: int) -> Iterator[Callable[[Trial], None]]:
+    """Shows how far an evaluation is. Gives what is to be called with each trial."""
+    scores: list[float] = []
+    with counted(console, what, total) as advance:
+
+        def on_trial(trial: Trial) -> None:
+            if trial.score is not None:
+                scores.append(trial.score)
+            advance(f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet")
+
+        yield on_trial
 
 
 def default_folder(model: str, tasks: str) -> Path:
@@ -136,12 +144,6 @@ def _cells(part: Evaluation) -> tuple[str, ...]:
     return (str(part.n_tasks), str(len(part.trials)), *shown, str(part.errors))
 
 
-def progress_bar(console: Console, *more: ProgressColumn) -> Progress:
-    """A bar with a description, a count and what is known `so_far`, where there is a terminal to draw it on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[so_far]}"))
-    return Progress(*columns, *more, console=console, transient=True, disable=not console.is_terminal)
-
-
 def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
     """The engine and the dialect of a script or a checkpoint, and what tells it from any other."""
     if model in POLICIES:
@@ -150,6 +152,20 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
         return scripted(model, dialect, vocabulary), dialect, model
     engine, dialect, identity = load_agent(config, model, config.eval.n_envs)
     return lambda task, lease: engine, dialect, identity
+
+
+def find_agent(model: str) -> str:
+    """The checkpoint that is meant: of a training run's folder its best one, which is said."""
+    folder = Path(model)
+    if not (folder / "config.yaml").is_file() or (folder / "config.json").exists():  # the latter is a checkpoint's
+        return model
+    from arpo.training.checkpoint import best_of
+
+    best = best_of(folder)
+    if best is None:
+        raise ConfigError(f"model={model}: a run without a checkpoint; only a training that made an update has one")
+    Console(stderr=True, highlight=False).print(f"{model}: its best checkpoint is {best}", markup=False, soft_wrap=True)
+    return str(best)
 
 
 def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UITars, str]:

@@ -25,8 +25,8 @@ How often the interval holds the truth, and its width in points, in 600 simulati
 That was before each side was made at least as long as Student's, which widens intervals of rare successes.
 
 Where all values are equal to some d, nothing varies and a bootstrap says (d, d), which nobody should believe: the next
-task may be another. Of tasks like these, a share of up to u = z² / (T + z²) can be of another kind and still not be among
-T of them (Wilson's bound for none of T), and those may have any value from the least possible to the greatest:
+task may be another. Of tasks like these, a share of up to u = z² / (T + z²) can be of another kind with none of them
+among T (Wilson's bound for none of T), and those may have any value from the least possible to the greatest:
 
     d - u (d - least)   to   d + u (greatest - d)
 

@@ -17,7 +17,6 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import TimeRemainingColumn
 from rich.table import Table
 
 from arpo.agent.dialects import UITars
@@ -26,11 +25,12 @@ from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
-from arpo.evaluation.command import load_agent, never_scored, progress_bar
+from arpo.evaluation.command import counted_trials, find_agent, load_agent, never_scored
 from arpo.evaluation.compare import gain
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.runs.plot import Series, save_plot
+from arpo.runs.progress import progress_bar
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run, write_whole
 from arpo.runs.tasks import Tasks, changed_since, same_tasks
@@ -55,7 +55,8 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
     folder = config.run_dir or Path("runs") / f"train-{config.algorithm.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = config.model_copy(update={"run_dir": folder})
     slots = max(config.train.n_envs, config.eval.n_envs)
-    engine, dialect, identity = load_agent(config, config.train.model, slots)
+    model = find_agent(config.train.model)
+    engine, dialect, identity = load_agent(config, model, slots)
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
         same_tasks(run, tasks, config)
@@ -67,7 +68,7 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
             console.print(told, markup=False, soft_wrap=True)
         began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
-            session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)
+            session = _Session(config, run, model, engine, dialect, tasks, pool, track, began, console)
             summary = asyncio.run(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
             lines = list(run.metrics())
@@ -103,6 +104,7 @@ class _Session:
 
     config: Config
     run: Run
+    model: str  # the checkpoint that it begins with
     engine: LocalEngine
     dialect: UITars
     tasks: dict[str, list[Task]]
@@ -147,7 +149,7 @@ class _Session:
 
     async def _run(self) -> dict[str, Any]:
         config = self.config
-        learner = Learner(load_checkpoint(config.train.model), config)  # now: what it lacks is said before the work
+        learner = Learner(load_checkpoint(self.model), config)  # now: what it lacks is said before the work
         base = await self.judge("the base agent", 0)
         with progress_bar(self.console) as progress:
             done = sum(1 for _ in self.run.metrics())
@@ -178,8 +180,7 @@ class _Session:
 
     async def _judge(self, who: str, update: int, split: str) -> Evaluation:
         tasks, settings = self.tasks[split], self.config.eval
-        with progress_bar(self.console, TimeRemainingColumn()) as progress:
-            bar = progress.add_task(f"{who} on {split}", total=settings.trials * len(tasks), so_far="")
+        with counted_trials(self.console, f"{who} on {split}", settings.trials * len(tasks)) as on_trial:
             return await evaluate(
                 lambda task, env: self.engine,
                 self.dialect,
@@ -189,7 +190,7 @@ class _Session:
                 run=self.run,
                 seed=self.config.seed,
                 update=update,
-                on_trial=lambda trial: progress.advance(bar),
+                on_trial=on_trial,
             )
 
 
