@@ -31,7 +31,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from arpo.config import ALGORITHMS, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
-from arpo.evaluation.compare import Rates, changed, difference, estimate, table_of
+from arpo.evaluation.compare import Estimate, Rates, changed, difference, estimate, table_of
 from arpo.evaluation.statistics import student
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
@@ -40,6 +40,7 @@ from arpo.runs.tasks import Tasks, same_tasks
 from arpo.tasks.load import judged_tasks
 
 ARPO = (sys.executable, "-m", "arpo.cli")
+ITSELF = Estimate(0.0, (0.0, 0.0))  # how far a method is from itself: no estimate
 BASE = "base"  # stands where a method would, for the agent that all begin with
 POINTS = 40  # of a curve
 SET_PDEATHSIG = 1  # of prctl
@@ -276,7 +277,7 @@ def _split(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> di
         found[method] = {
             "success": dataclasses.asdict(estimate(tables[method])),
             "over_base": dataclasses.asdict(difference(tables[method], base)),
-            "over_first": dataclasses.asdict(difference(tables[method], tables[first])),
+            "over_first": dataclasses.asdict(ITSELF if method == first else difference(tables[method], tables[first])),
             "lost": lost,
             "gained": gained,
         }
