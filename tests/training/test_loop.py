@@ -459,6 +459,9 @@ def test_a_runs_folder_stands_for_its_best_checkpoint_with_its_prompt(
     assert (status, err) == (0, f"run: its best checkpoint is {one}\n")
     with Run.read(Path("more")) as run:
         assert run.fact("model") == seen("by-name")[0]
+    (two / "state.json").write_text("{")
+    told = "a state.json in run/checkpoints is damaged; name one of its checkpoints"
+    assert evaluate("run") == (2, "", f"error: model=run: {told}\n")
 
 
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:

@@ -161,7 +161,11 @@ def find_agent(model: str) -> str:
         return model
     from arpo.training.checkpoint import best_of
 
-    best = best_of(folder)
+    try:
+        best = best_of(folder)
+    except (ValueError, KeyError, TypeError):
+        places = folder / "checkpoints"
+        raise ConfigError(f"model={model}: a state.json in {places} is damaged; name one of its checkpoints") from None
     if best is None:
         raise ConfigError(f"model={model}: a run without a checkpoint; only a training that made an update has one")
     Console(stderr=True, highlight=False).print(f"{model}: its best checkpoint is {best}", markup=False, soft_wrap=True)

@@ -72,7 +72,7 @@ def estimate(rates: Rates, least: float = 0.0) -> Estimate:
     spread, degrees = _spread(rates)
     found = float(draws.std())
     half = student(degrees) * spread
-    width = half / Z / found if found > EQUAL else 1.0  # else no draw differs, as where seeds are each other's opposite
+    width = half / Z / found if found > EQUAL else 1.0  # else nothing varies
     low, high = mean + (np.quantile(draws, [0.025, 0.975]) - mean) * width
     # One success among many failures: no draw lies below 0, and a quantile of 0 moved to the mean would seem above it.
     low, high = np.clip([min(low, mean - half), max(high, mean + half)], least, 1.0)

@@ -86,11 +86,10 @@ class Evaluation:
         return self._by(lambda trial: trial.task.domain)
 
     def scores(self) -> dict[str, dict[int, float]]:
-        """Of each task, by trial; without those that have none."""
-        parts = self.by_task()
+        """Of each task, by trial. A trial that a machine broke off has none."""
         return {
             task: {trial.index: trial.score for trial in part.trials if trial.score is not None}
-            for task, part in parts.items()
+            for task, part in self.by_task().items()
         }
 
     def success(self) -> tuple[float | None, Interval | None]:
