@@ -6,13 +6,16 @@ the real ones. Tests of the contract checker break it on purpose, one method at 
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 
 from arpo.agent.actions import ENDING, Action, Click, Fail, Finish, Hotkey, points
 from arpo.envs.base import Backend, refuse_bad_action
 from arpo.envs.images import Pixels, observe
 from arpo.errors import ActionError, TaskError
-from arpo.types import Observation, Task
+from arpo.types import Observation, Task, to_json
 
 BACKEND = Backend(
     name="fake",
@@ -42,6 +45,15 @@ def make_task(task_id: str, feasible: bool = True, **changes: object) -> Task:
 
 
 TASKS = {task.id: task for task in (make_task("press-1"), make_task("press-2"), make_task("never-1", feasible=False))}
+
+
+def write_list(folder: Path, *tasks: Task) -> str:
+    """These tasks as a list file with the tasks beside it; its name, for tasks.source."""
+    (folder / "examples" / "buttons").mkdir(parents=True, exist_ok=True)
+    for task in tasks:
+        (folder / "examples" / "buttons" / f"{task.id}.json").write_bytes(to_json(task))
+    (folder / "list.json").write_text(json.dumps({"buttons": [task.id for task in tasks]}))
+    return str(folder / "list.json")
 
 
 def task_list(split: str) -> dict[str, list[str]]:

@@ -1,13 +1,16 @@
 """`arpo select`: tasks that are sometimes solved are kept, and the list that is written loads again."""
 
+import errno
+import sys
 from pathlib import Path
 
 import pytest
 
+from arpo import cli
 from arpo.errors import TaskError
 from arpo.evaluation.run import Evaluation, Trial
 from arpo.tasks.load import load_tasks
-from arpo.tasks.select import print_counts, select, write_list
+from arpo.tasks.select import print_counts, refuse_place, select, write_list
 from arpo.types import Outcome, Task
 
 TASKS = load_tasks("pocket", "subset32")[:4]
@@ -42,6 +45,40 @@ def test_the_list_loads_again_as_a_source_of_tasks(tmp_path: Path, capsys: pytes
     assert {task.id for task in load_tasks("pocket", str(path))} == {task.id for task in TASKS}
     print_counts(EVALUATION, [TASKS[1]], path, solved=1.0)
     assert f"1 of 4 tasks kept, in {path}" in capsys.readouterr().out
+
+
+def test_a_place_that_cannot_be_written_is_said_before_anything_is_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("")
+    Path("folder.json").mkdir()
+    before = sorted(tmp_path.rglob("*"))
+    for out, why in (
+        ("folder.json", "is a folder; a task list is a file"),
+        ("file/list.json", "cannot be written: Not a directory"),
+        ("/proc/new/list.json", "cannot be written: No such file or directory"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["arpo", "select", "expert", out, "tasks.source=shell-open-000"])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        assert (ended.value.code, capsys.readouterr()) == (2, ("", f"error: out={out}: {why}\n"))
+    refuse_place(Path("new/folder/list.json"))
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_list_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_list(TASKS, path := tmp_path / "list.json")
+    before = path.read_text()
+
+    def full(self: Path, text: str, encoding: str | None = None) -> int:
+        self.write_bytes(text[: len(text) // 2].encode())
+        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space"):
+        write_list(TASKS[:2], path)
+    assert path.read_text() == before
 
 
 def test_nothing_kept_is_a_list_that_training_refuses(tmp_path: Path) -> None:

@@ -208,7 +208,7 @@ def bench_envs(
 def evaluate(
     model: Annotated[
         str,
-        typer.Argument(help="base (the agent that comes with arpo), a folder or hub name; or expert, random, fail."),
+        typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; or expert, random, fail."),
     ],
     settings: Settings = None,
     tasks: Annotated[str | None, typer.Option(help="A split, a task list file or one id: tasks.source.")] = None,
@@ -232,7 +232,8 @@ def evaluate(
     Examples:
       arpo eval expert --tasks subset32                      the scripted expert: all of them
       arpo eval base --tasks subset32 --pictures demo        the agent that comes with arpo
-      arpo eval runs/first/checkpoint --tasks heldout --trials 4
+      arpo eval runs/first --tasks heldout --trials 4        a training run's best checkpoint
+      arpo eval runs/first/checkpoints/update-00012          one of its others
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
       arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
     """
@@ -243,6 +244,7 @@ def evaluate(
     options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
     config = _configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
+    model = command.find_agent(model)
     evaluation = command.run_evaluation(config, model, folder, Path(pictures) if pictures else None)
     numbers = command.as_json(evaluation, model, folder)
     _show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
@@ -252,7 +254,7 @@ def evaluate(
 
 @app.command()
 def select(
-    model: Annotated[str, typer.Argument(help="The agent: base, a folder or a hub name.")],
+    model: Annotated[str, typer.Argument(help="The agent: base, a run's or a checkpoint's folder, or a hub name.")],
     out: Annotated[str, typer.Argument(help="The task list to write, a .json file.")],
     settings: Settings = None,
     trials: Annotated[int, typer.Option(help="How often each task is tried.")] = 16,
@@ -278,8 +280,9 @@ def select(
     config = config.model_copy(
         update={"eval": config.eval.model_copy(update={"temperature": config.train.temperature})}
     )
+    tasks.refuse_place(Path(out))
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
-    evaluation = command.run_evaluation(config, model, folder)
+    evaluation = command.run_evaluation(config, command.find_agent(model), folder)
     solved = config.algorithm.solved
     kept = tasks.select(evaluation, min_success, drop_solved, solved)
     tasks.write_list(kept, Path(out))
@@ -307,23 +310,27 @@ def train(
     """
     from arpo.config import load_config, to_yaml
 
+    own = None
     if resume is not None:
+        from arpo.runs.tasks import own_tasks
+
         if settings:
             raise ConfigError(f"resume={resume}: a run goes on with its own settings; leave the others out")
         if not (Path(resume) / "config.yaml").is_file():
             raise ConfigError(f"resume={resume}: holds no run")
         config = load_config(str(Path(resume) / "config.yaml"), [f"run_dir={resume}"])
+        own = own_tasks(config)
     else:
         config = _configured(settings, {}, preset="pocket")
     if dry_run:
         from arpo.training.plan import plan
 
         print(to_yaml(config), end="")
-        print(plan(config))
+        print(plan(config, own))
         return
     from arpo.training.command import run_training
 
-    run_training(config)
+    run_training(config, own)
 
 
 @app.command()

@@ -119,7 +119,7 @@ class EvalConfig(Section):
     top_p: float = _setting(1.0, "of the likeliest tokens, the share that is drawn from", gt=0, le=1)
     max_tokens: int = _setting(256, "of one reply; a longer one is cut off", ge=1)
     n_envs: int = _setting(16, "how many episodes run at once; changes no result", ge=1)
-    held_out: int = _setting(32, "after training: tasks of each held-out split that are tried; 0: none", ge=0)
+    held_out: int = _setting(32, "around training: tasks of each held-out split that are tried too; 0: none", ge=0)
 
 
 class AlgorithmConfig(Section):
@@ -180,7 +180,9 @@ ALGORITHMS: dict[Any, dict[str, Any]] = {
 
 
 class TrainConfig(Section):
-    model: str = _setting("base", "the agent to begin with: base, a folder, a hub name", min_length=1)
+    model: str = _setting(
+        "base", "the agent to begin with: base, a run's folder (its best), a checkpoint's, a hub name", min_length=1
+    )
     updates: int = _setting(16, "at most; each is several optimiser steps. 0: only judge the base agent", ge=0)
     env_steps: int | None = _setting(
         None, "a budget: the update in which so many are reached is the last; null: no limit", ge=1

@@ -14,9 +14,12 @@ import pytest
 
 from arpo import cli
 from arpo.config import load_config
+from arpo.errors import EnvError
 from arpo.evaluation.command import run_evaluation
 from arpo.evaluation.run import Evaluation
+from arpo.runs import progress
 from arpo.runs.store import Run
+from fake_env import FakeEnv, make_task, write_list
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
 FAKE = ("env.name=fake", "env.size=96x64")
@@ -51,7 +54,7 @@ def test_json_has_the_names_that_others_rely_on(arpo: Arpo) -> None:
     low, high = told["ci95"]
     assert 0 < low < 1 / 3 < high < 1
     assert (told["n_tasks"], told["n_trials"], told["errors"]) == (3, 6, 0)
-    assert told["outcomes"] == {"gave_up": 6}
+    assert told["outcomes"] == {"gave_up": 6} and told["crashed_tasks"] == []
     assert told["tasks"]["never-1"]["success"] == 1.0
     assert told["domains"]["buttons"]["success"] == pytest.approx(1 / 3)
     assert told["run_dir"] == "here"
@@ -128,6 +131,20 @@ def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
     assert arpo("fail", *FAKE, "--run-dir", "here")[2] == told.format("model expert", "fail")
 
 
+def test_a_begun_folder_does_not_keep_the_score_of_another_checker(arpo: Arpo) -> None:
+    source = ("--tasks", write_list(Path(), make_task("press-1"), make_task("press-2")))
+    first = arpo("expert", *FAKE, *source, "--run-dir", "here", "--json")
+    assert json.loads(first[1])["success"] == 1.0
+    assert arpo("expert", *FAKE, *source, "--run-dir", "here", "--json") == first
+    write_list(Path(), make_task("press-1"), make_task("press-2", feasible=False))
+    assert arpo("expert", *FAKE, *source, "--run-dir", "here", "--json") == (
+        2,
+        "",
+        "error: here: was begun with other tasks than tasks.source=list.json has now: press-2 has another evaluator; "
+        "choose another folder\n",
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
@@ -154,15 +171,36 @@ def test_a_device_that_is_not_there_is_one_line_and_leaves_nothing_behind(arpo: 
 
 
 def test_status_1_where_nothing_could_be_scored(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    from arpo.errors import EnvError
-    from fake_env import FakeEnv
-
     def die(self: object) -> float:
         raise EnvError("the display is gone")
 
     monkeypatch.setattr(FakeEnv, "score", die)
     status, out, _ = arpo("expert", *FAKE, "--json")
     assert (status, json.loads(out)["success"], json.loads(out)["errors"]) == (1, None, 3)
+
+
+def test_tasks_that_always_crash_are_counted_and_named(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = FakeEnv.score
+
+    def score(self: FakeEnv) -> float:
+        if self.task is not None and self.task.id == "press-2":
+            raise EnvError("the display is gone")
+        return real(self)
+
+    monkeypatch.setattr(FakeEnv, "score", score)
+    status, out, _ = arpo("expert", *FAKE, "--trials", "2", "--json")
+    told = json.loads(out)
+    assert (status, told["success"], told["errors"], told["crashed_tasks"]) == (0, 1.0, 2, ["press-2"])
+    line = "tasks without any score, since a machine failed in all of their trials: 1 (press-2)"
+    assert line in arpo("expert", *FAKE, "--trials", "2")[1].splitlines()
+
+
+def test_a_long_evaluation_is_not_silent_without_a_terminal(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "SELDOM", 0.0)  # as if every trial took that long
+    status, out, err = arpo("expert", *FAKE, "--json", "--n-envs", "1")
+    assert (status, json.loads(out)["success"]) == (0, 1.0)
+    said = [line.split(",")[:2] for line in err.splitlines()]
+    assert said == [[f"evaluating: {done} of 3", " success so far 100%"] for done in (1, 2)]
 
 
 def test_killed_and_started_again_it_comes_to_the_same_numbers(tmp_path: Path) -> None:

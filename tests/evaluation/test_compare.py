@@ -7,7 +7,10 @@ import pytest
 
 from arpo.evaluation import compare
 from arpo.evaluation.compare import Rates
+from arpo.evaluation.run import Evaluation, Trial
 from arpo.evaluation.statistics import wilson
+from arpo.types import Outcome
+from fake_env import make_task
 
 
 def test_resampling_is_what_drawing_seeds_and_tasks_in_every_possible_way_comes_to() -> None:
@@ -64,8 +67,8 @@ def test_the_interval_lies_about_the_mean_within_what_is_possible() -> None:
     rates = np.random.default_rng(3).choice([0.0, 0.0, 0.0, 1.0], size=(3, 5))
     found = compare.estimate(rates)
     assert 0.0 <= found.ci95[0] < found.mean == rates.mean() < found.ci95[1] <= 1.0
-    assert compare.estimate(np.full((3, 4), 0.5)) == compare.Estimate(0.5, (0.5, 0.5))
-    assert compare.estimate(np.zeros((3, 32))).ci95 == wilson(0.0, 32)
+    assert compare.estimate(np.zeros((3, 32))).ci95 == pytest.approx(wilson(0.0, 32))
+    assert compare.estimate(np.ones((3, 32))).ci95 == pytest.approx(wilson(1.0, 32))
     assert compare.estimate(np.array([[0.3]])) == compare.Estimate(0.3, (0.0, 1.0))
 
 
@@ -74,10 +77,87 @@ def test_a_difference_is_seen_that_lucky_seeds_and_hard_tasks_hide() -> None:
     both = rng.uniform(0, 0.8, (5, 1)) * rng.uniform(0, 1, (1, 40))
     one, other = both + 0.1, both
     found = compare.difference(one, other)
-    assert found.mean == pytest.approx(0.1) and found.ci95 == pytest.approx((0.1, 0.1))
+    assert found.mean == pytest.approx(0.1) and 0 < found.ci95[0] < 0.1 < found.ci95[1] < 0.2
     low, high = compare.estimate(one).ci95
     assert low < other.mean() < high
     assert compare.difference(other, one).mean == pytest.approx(-0.1)
+
+
+@pytest.mark.parametrize("value", [0.0, 0.25, -0.5, 1.0, -1.0])
+def test_equal_differences_leave_room_for_tasks_that_were_not_seen(value: float) -> None:
+    low, high = compare.estimate(np.full((3, 12), value), least=-1.0).ci95
+    assert -1 <= low <= value <= high <= 1
+    assert (low < value or value == -1) and (value < high or value == 1)
+    wider = compare.estimate(np.full((3, 6), value), least=-1.0).ci95
+    assert wider[0] <= low and high <= wider[1] and wider != (low, high)  # of fewer tasks less is known
+    rounded = np.full((3, 12), value) + np.linspace(-1e-12, 1e-12, 12)
+    assert compare.estimate(rounded, least=-1.0).ci95 == pytest.approx((low, high))
+
+
+@pytest.mark.parametrize("share", [0.01, 0.03, 0.1])
+def test_where_few_tasks_change_the_truth_is_inside_also_when_none_of_them_is_seen(
+    share: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With (0, 0) for samples in which nothing changed it would be 28, 63 and 87 %."""
+    monkeypatch.setattr(compare, "DRAWS", 400)
+    rng = np.random.default_rng(4)
+    held = 0
+    for _ in range(400):
+        changed = (rng.random((1, 32)) < share).astype(float)
+        low, high = compare.difference(changed, np.zeros((1, 32))).ci95
+        held += low <= share <= high
+    print(f"held {held / 4:.0f} %")
+    assert held / 400 >= 0.89
+
+
+def test_seeds_that_are_each_others_opposite_are_not_sure_of_anything() -> None:
+    low, high = compare.estimate(np.array([[1.0, -1.0], [-1.0, 1.0]]), least=-1.0).ci95
+    assert low < 0 < high
+
+
+def evaluation(*scores: tuple[float | None, ...]) -> Evaluation:
+    """A tuple of trials for each task."""
+    return Evaluation(
+        tuple(
+            Trial(make_task(f"press-{i}"), k, Outcome.ENV_ERROR if score is None else Outcome.FINISHED, score, 1)
+            for i, trials in enumerate(scores)
+            for k, score in enumerate(trials)
+        )
+    )
+
+
+def test_a_gain_is_of_the_same_tasks_and_those_that_crashed_are_in_none() -> None:
+    base = evaluation((0.0, 1.0), (0.0, 0.0), (1.0, None), (None, None), (1.0, 1.0))
+    trained = evaluation((1.0, 1.0), (0.0, 1.0), (None, 1.0), (1.0, 1.0), (None, None))
+    assert (base.crashed, trained.crashed) == (["press-3"], ["press-4"])
+    found = compare.gain(base, trained)
+    assert found is not None
+    assert found == compare.difference(np.array([[1.0, 0.5, 1.0]]), np.array([[0.5, 0.0, 1.0]]))
+    assert compare.gain(evaluation((None,), (1.0,)), evaluation((1.0,), (None,))) is None
+
+
+def test_the_gain_on_one_task_is_that_of_its_trials() -> None:
+    found = compare.gain(evaluation((0.0, 0.0, None, 1.0) * 4), evaluation((1.0, 1.0, 1.0, 1.0) * 4))
+    assert found == compare.difference(np.ones((1, 12)), np.array([[0.0, 0.0, 1.0] * 4]))
+    assert found is not None and 0 < found.ci95[0] < found.mean
+
+
+@pytest.mark.parametrize(("tasks", "trials"), [(12, 16), (32, 4), (16, 1)])
+def test_the_interval_of_a_gain_holds_the_truth_as_often_as_it_says(
+    tasks: int, trials: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some tasks are learned and some are not, on which the agent was of all kinds before."""
+    monkeypatch.setattr(compare, "DRAWS", 400)
+    rng = np.random.default_rng(5)
+    held = 0
+    for _ in range(400):
+        before = rng.beta(0.5, 1.0, (1, tasks))
+        after = before + (1 - before) * rng.choice([0.0, 0.8], (1, tasks))
+        one, other = (rng.binomial(trials, rates) / trials for rates in (after, before))
+        low, high = compare.difference(one, other).ci95
+        held += low <= (2 / 3) * 0.4 <= high
+    print(f"held {held / 4:.0f} %")
+    assert 0.91 <= held / 400 <= 0.99
 
 
 def test_a_single_success_is_not_clear_of_none() -> None:

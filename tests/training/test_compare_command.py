@@ -22,6 +22,7 @@ from arpo.evaluation.compare import difference, estimate
 from arpo.runs.plot import COLOURS
 from arpo.runs.store import Run
 from arpo.training import compare
+from fake_env import make_task, write_list
 
 # The budget
 
@@ -245,6 +246,22 @@ def test_a_run_that_cannot_be_stops_the_comparison_with_its_own_line(arpo: Compa
     place = tmp_path / "base-0"
     said = "base-0: train.model=expert: a script cannot be trained"
     assert err == f"error: {said} (all of it in {place / 'output.txt'})\n"
+
+
+def test_runs_of_other_tasks_are_not_mixed_with_what_is_there(
+    arpo: Compare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A run is begun and stopped; then a task of the list is another one."""
+    monkeypatch.setattr(compare, "ARPO", ("false",))
+    source = f"tasks.source={write_list(tmp_path, make_task('press-1'), make_task('press-2'))}"
+    assert "base-0: " in arpo.two(tmp_path / "out", source, "--jobs", "1")[2]
+    write_list(tmp_path, make_task("press-1"), make_task("press-3"))
+    assert arpo.two(tmp_path / "out", source) == (
+        2,
+        "",
+        f"error: {tmp_path / 'out' / 'base-0'}: was begun with other tasks than {source} has now: press-2 is missing; "
+        "choose another folder\n",
+    )
 
 
 def test_who_ends_a_comparison_ends_its_runs(arpo: Compare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

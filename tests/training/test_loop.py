@@ -14,6 +14,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 import torch
@@ -26,9 +27,11 @@ from arpo.agent import dialects
 from arpo.config import load_config
 from arpo.engines import checkpoint
 from arpo.engines.checkpoint import load_checkpoint
+from arpo.errors import EnvError
 from arpo.runs.store import Run
 from arpo.training.command import run_training
 from arpo.types import Trajectory
+from fake_env import FakeEnv, make_task, write_list
 
 LOOSE = {"sample_s", "learn_s", "sampler_gap"}  # by the clock, and by the last digits of the sampler's numbers
 LEARNS = {"format_reward": 0.0, "group": 3}  # that a reply was cut off does not matter: more of the scores are 1
@@ -300,6 +303,8 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
         for when, rate in (("base", base), ("final", final)):
             low, high = summary[f"{when}_{split}_ci95"]
             assert 0 <= low <= rate <= high <= 1
+        low, high = summary[f"gain_{split}_ci95"]
+        assert -1 <= low < summary[f"gain_{split}"] < high <= 1 and summary[f"crashed_{split}"] == []
     assert summary["wall_s"] > 0 and summary["peak_rss_mb"] > 100
     assert summary["env_steps"] == sum(len(one.steps) for one in rollouts(folder)) > 0
     with Run.read(folder) as run:
@@ -309,6 +314,7 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     lines = out.splitlines()
     assert lines[0].split() == ["tasks", "base", "trained", "gain"]
     assert [line.split()[0] for line in lines[1:3]] == ["train", "heldout"]
+    assert all(re.search(r"[+-]\d+\.\d points \([+-]\d+ to [+-]\d+\)$", line.strip()) for line in lines[1:3]), lines
     assert lines[-1] == f"Everything is in {folder}; look at {folder / 'curve.png'}"
     assert (folder / "curve.png").stat().st_size > 1000
     number = r" +-?[\d.]+"
@@ -323,6 +329,30 @@ def test_no_picture_is_promised_where_nothing_was_learned(arpo: Arpo, tmp_path: 
     status, out, err = arpo.begin(folder := tmp_path / "run", "train.updates=0", "eval.held_out=0")
     assert (status, out.splitlines()[-1]) == (0, f"Everything is in {folder}"), err
     assert not (folder / "curve.png").exists()
+
+
+def test_held_out_tasks_are_tried_as_often_as_the_others_and_those_that_crash_are_shown(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = FakeEnv.score
+
+    def score(self: FakeEnv) -> float:
+        if self.task is not None and self.task.id == "press-1":
+            raise EnvError("the display is gone")
+        return real(self)
+
+    monkeypatch.setattr(FakeEnv, "score", score)
+    folder = tmp_path / "run"
+    write_list(tmp_path, make_task("press-1"), make_task("never-1", feasible=False))
+    status, out, err = arpo.begin(folder, "train.updates=0", f"tasks.source={tmp_path / 'list.json'}")
+    assert status == 0, err
+    summary = json.loads((folder / "summary.json").read_text())
+    assert (summary["crashed_train"], summary["crashed_heldout"]) == (["press-1"], [])
+    told = "train: tasks without any score, since a machine failed in all of their trials: 1 (press-1)"
+    assert told in out.splitlines()
+    with Run.read(folder) as run:
+        tries = [one.task_id for one in run.summaries(source="evaluation") if one.score is not None]
+    assert {name: tries.count(name) for name in tries} == {"never-1": 2, "press-2": 2}  # press-2 is held out
 
 
 def test_a_finished_run_that_is_resumed_comes_to_the_same_summary(arpo: Arpo, tmp_path: Path) -> None:
@@ -381,6 +411,87 @@ def test_a_run_goes_on_with_another_device_but_not_with_another_precision(
     assert [device for _, device, _ in loaded] == [torch.device("cpu")] * 2  # the engine's and the learner's
     status, _, err = arpo.begin(folder, "train.updates=0", "agent.dtype=float32")
     assert (status, "was begun with dtype: auto, not dtype: float32;" in err) == (2, True)
+
+
+def test_a_run_goes_on_with_its_own_tasks_from_anywhere(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_list(Path(), make_task("press-1"), make_task("press-2"))
+    few = ("tasks.source=list.json", "train.updates=1", "eval.held_out=0")
+    folder = tmp_path / "run"
+    assert arpo.begin(folder, *few)[0] == 0
+    first = json.loads((folder / "summary.json").read_text())
+
+    def resumed() -> tuple[dict[str, Any], str]:
+        status, _, err = arpo("--resume", str(folder))
+        assert status == 0, err
+        with Run.read(folder) as run:
+            assert {one.task_id for one in run.summaries()} == {"press-1", "press-2"}
+        again = json.loads((folder / "summary.json").read_text())
+        return {name: again[name] for name in again if name not in ("wall_s", "peak_rss_mb")}, err
+
+    expected = {name: first[name] for name in first if name not in ("wall_s", "peak_rss_mb")}
+    write_list(Path(), make_task("press-1"), make_task("press-3"))  # never trained on
+    told = "tasks.source=list.json: other tasks by now (press-2 is missing); the run goes on with its own\n"
+    assert resumed() == (expected, told)
+    status, out, err = arpo.begin(folder, *few)  # here they are named anew
+    assert (status, out, err) == (
+        2,
+        "",
+        f"error: {folder}: was begun with other tasks than tasks.source=list.json has now: press-2 is missing; "
+        "choose another folder\n",
+    )
+    Path("list.json").unlink()
+    assert resumed() == (expected, "")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert resumed() == (expected, "")
+    status, out, _ = arpo("--resume", str(folder), "--dry-run")
+    assert status == 0 and " on the 2 tasks of list.json" in out
+
+
+def test_a_runs_folder_stands_for_its_best_checkpoint_with_its_prompt(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert arpo.begin(Path("run"), "eval.held_out=0")[0] == 0
+    one, two = Path("run/checkpoints/update-00001"), Path("run/checkpoints/update-00002")
+    for place, success in ((one, 0.9), (two, 0.1)):
+        state = json.loads((place / "state.json").read_text())
+        (place / "state.json").write_text(json.dumps(state | {"recent": [success]}))
+    (one / "prompt.txt").write_text("Another one: {instruction}")
+    unfinished = Path("run/checkpoints/update-00003.part")  # as where the run is at work
+    unfinished.mkdir()
+
+    def evaluate(model: str, *more: str) -> tuple[int, str, str]:
+        monkeypatch.setattr(sys, "argv", ["arpo", "eval", model, "env.name=fake", "env.size=96x64", "--json", *more])
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        told = capsys.readouterr()
+        return int(ended.value.code or 0), told.out, told.err
+
+    def seen(folder: str) -> tuple[str | None, list[Trajectory]]:
+        with Run.read(Path(folder)) as run:
+            return run.fact("model"), [
+                dataclasses.replace(t, id="", provenance=ANY, steps=()) for t in run.trajectories()
+            ]
+
+    status, out, err = evaluate("run", "--run-dir", "by-run")
+    assert (status, err) == (0, f"run: its best checkpoint is {one}\n")
+    assert json.loads(out)["model"] == str(one)
+    assert evaluate(str(one), "--run-dir", "by-name")[::2] == (0, "")
+    evaluate(str(two), "--run-dir", "other")
+    assert seen("by-run") == seen("by-name") != seen("other")
+    assert unfinished.is_dir()
+
+    line = "only a training that made an update has one"
+    assert evaluate("other") == (2, "", f"error: model=other: a run without a checkpoint; {line}\n")
+    status, _, err = arpo.begin(Path("more"), "train.model=run", "train.updates=0", "eval.held_out=0")
+    assert (status, err) == (0, f"run: its best checkpoint is {one}\n")
+    with Run.read(Path("more")) as run:
+        assert run.fact("model") == seen("by-name")[0]
+    (two / "state.json").write_text("{")
+    told = "a state.json in run/checkpoints is damaged; name one of its checkpoints"
+    assert evaluate("run") == (2, "", f"error: model=run: {told}\n")
 
 
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from arpo.agent.dialects import UITars, make_dialect
@@ -21,8 +22,10 @@ from arpo.errors import ConfigError
 from arpo.evaluation.pictures import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
+from arpo.runs.progress import counted
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
+from arpo.runs.tasks import same_tasks
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
 
@@ -48,6 +51,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
+        same_tasks(run, {"tasks": tasks}, config)
         run.pin("model", identity)
         evaluation = _evaluate(config, engine_for, dialect, tasks, run)
         if pictures is not None:
@@ -56,15 +60,8 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
 
 
 def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: list[Task], run: Run) -> Evaluation:
-    with progress_bar(Console(stderr=True, highlight=False), TimeRemainingColumn()) as progress:
-        bar = progress.add_task("evaluating", total=config.eval.trials * len(tasks), so_far="")
-        scores: list[float] = []
-
-        def advance(trial: Trial) -> None:
-            if trial.score is not None:
-                scores.append(trial.score)
-            so_far = f"success so far {sum(scores) / len(scores):.0%}" if scores else "no success yet"
-            progress.update(bar, advance=1, so_far=so_far)
+    console = Console(stderr=True, highlight=False)
+    with counted_trials(console, "evaluating", config.eval.trials * len(tasks)) as advance:
 
         async def work() -> Evaluation:
             async with make_pool(config.env, config.eval.n_envs) as pool:
@@ -75,8 +72,22 @@ def _evaluate(config: Config, engine_for: EngineFor, dialect: UITars, tasks: lis
         try:
             return run_async(work())
         except KeyboardInterrupt:
-            progress.console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
+            console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
             raise
+
+
+@contextlib.contextmanager
+def counted_trials(console: Console, what: str, total: int) -> Iterator[Callable[[Trial], None]]:
+    """Shows how far an evaluation is. Gives what is to be called with each trial."""
+    scores: list[float] = []
+    with counted(console, what, total) as advance:
+
+        def on_trial(trial: Trial) -> None:
+            if trial.score is not None:
+                scores.append(trial.score)
+            advance(f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet")
+
+        yield on_trial
 
 
 def default_folder(model: str, tasks: str) -> Path:
@@ -91,6 +102,7 @@ def as_json(evaluation: Evaluation, model: str, folder: Path) -> dict[str, Any]:
         "model": model,
         **_numbers(evaluation),
         "n_tasks": evaluation.n_tasks,
+        "crashed_tasks": evaluation.crashed,
         "outcomes": evaluation.outcomes,
         "mean_steps": evaluation.mean_steps,
         "domains": {name: _numbers(part) for name, part in evaluation.by_domain().items()},
@@ -116,7 +128,15 @@ def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
     console.print(f"how the episodes ended: {outcomes}{steps}", soft_wrap=True)
     if evaluation.errors:
         console.print(f"[red]{evaluation.errors} trials have no score: a machine failed; they are in no rate[/]")
+    if evaluation.crashed:
+        console.print(f"[red]{escape(never_scored(evaluation.crashed))}[/]", soft_wrap=True)
     console.print(f"Every episode is in {folder}", markup=False, soft_wrap=True)
+
+
+def never_scored(tasks: Sequence[str]) -> str:
+    """Says so of tasks whose every trial a machine broke off, with the first few names."""
+    names = ", ".join(tasks[:5]) + (", …" if len(tasks) > 5 else "")
+    return f"tasks without any score, since a machine failed in all of their trials: {len(tasks)} ({names})"
 
 
 def _numbers(part: Evaluation) -> dict[str, Any]:
@@ -130,12 +150,6 @@ def _cells(part: Evaluation) -> tuple[str, ...]:
     return (str(part.n_tasks), str(len(part.trials)), *shown, str(part.errors))
 
 
-def progress_bar(console: Console, *more: ProgressColumn) -> Progress:
-    """A bar with a description, a count and what is known `so_far`, where there is a terminal to draw it on."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[so_far]}"))
-    return Progress(*columns, *more, console=console, transient=True, disable=not console.is_terminal)
-
-
 def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
     """The engine and the dialect of a script or a checkpoint, and what tells it from any other."""
     if model in POLICIES:
@@ -144,6 +158,24 @@ def _load(config: Config, model: str) -> tuple[EngineFor, UITars, str]:
         return scripted(model, dialect, vocabulary), dialect, model
     engine, dialect, identity = load_agent(config, model, config.eval.n_envs)
     return lambda task, lease: engine, dialect, identity
+
+
+def find_agent(model: str) -> str:
+    """The checkpoint that is meant: of a training run's folder its best one, which is said."""
+    folder = Path(model)
+    if not (folder / "config.yaml").is_file() or (folder / "config.json").exists():  # the latter is a checkpoint's
+        return model
+    from arpo.training.checkpoint import best_of
+
+    try:
+        best = best_of(folder)
+    except (ValueError, KeyError, TypeError):
+        places = folder / "checkpoints"
+        raise ConfigError(f"model={model}: a state.json in {places} is damaged; name one of its checkpoints") from None
+    if best is None:
+        raise ConfigError(f"model={model}: a run without a checkpoint; only a training that made an update has one")
+    Console(stderr=True, highlight=False).print(f"{model}: its best checkpoint is {best}", markup=False, soft_wrap=True)
+    return str(best)
 
 
 def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UITars, str]:

@@ -23,18 +23,31 @@ How often the interval holds the truth, and its width in points, in 600 simulati
     3, 48, 4          10 points         90 %   43          86 %   21
 
 That was before each side was made at least as long as Student's, which widens intervals of rare successes.
+
+Where all values are equal to some d, nothing varies and a bootstrap says (d, d), which nobody should believe: the next
+task may be another. Of tasks like these, a share of up to u = z² / (T + z²) can be of another kind with none of them
+among T (Wilson's bound for none of T), and those may have any value from the least possible to the greatest:
+
+    d - u (d - least)   to   d + u (greatest - d)
+
+For successes that are all 0 or all 1 this is Wilson's interval. Where 1, 3 or 10 % of the tasks like these change by 1
+and the others not at all, differences on 32 of them hold the truth in 100, 100 and 91 % of 2,000 simulations. With
+(0, 0) where no change is seen it would be 28, 63 and 87 %. (A test repeats it in 400.)
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 import numpy as np
 from numpy.typing import NDArray
 
+from arpo.evaluation.run import Evaluation
 from arpo.evaluation.statistics import Interval, Z, student, wilson
 
 DRAWS = 4000
+EQUAL = 1e-9  # values that are no further apart are the same, but for rounding
 
 Rates = NDArray[np.float64]
 
@@ -52,13 +65,14 @@ def estimate(rates: Rates, least: float = 0.0) -> Estimate:
     mean = float(rates.mean())
     if rates.size == 1:  # of how seeds or tasks vary, it says nothing
         return Estimate(mean, (least, 1.0))
-    if least == 0.0 and mean in (0.0, 1.0):  # no bootstrap sees that the next task may be another
-        return Estimate(mean, wilson(mean, rates.shape[1]))
+    if np.ptp(rates) < EQUAL:  # no bootstrap sees that the next task may be another
+        _, unseen = wilson(0.0, rates.shape[1])
+        return Estimate(mean, (mean - unseen * (mean - least), mean + unseen * (1.0 - mean)))
     draws = resampled(rates)
     spread, degrees = _spread(rates)
     found = float(draws.std())
     half = student(degrees) * spread
-    width = half / Z / found if found > 1e-9 else 1.0  # else nothing varies
+    width = half / Z / found if found > EQUAL else 1.0  # else nothing varies
     low, high = mean + (np.quantile(draws, [0.025, 0.975]) - mean) * width
     # One success among many failures: no draw lies below 0, and a quantile of 0 moved to the mean would seem above it.
     low, high = np.clip([min(low, mean - half), max(high, mean + half)], least, 1.0)
@@ -70,6 +84,22 @@ def difference(one: Rates, other: Rates) -> Estimate:
     if one.shape != other.shape:
         raise ValueError(f"{one.shape} and {other.shape}: not the same seeds and tasks")
     return estimate(one - other, least=-1.0)
+
+
+def gain(base: Evaluation, trained: Evaluation) -> Estimate | None:
+    """How much more the trained agent has of the same tasks and screens; None where no task has a score in both.
+
+    A task that a machine never let finish, before or after, says nothing of what was learned and is left out. Of one
+    task alone the trials are compared, as in `statistics.success`.
+    """
+    before, after = base.scores(), trained.scores()
+    common = [task for task in before if before[task] and after.get(task)]
+    if not common:
+        return None
+    one, other = ([fmean(scores[task].values()) for task in common] for scores in (after, before))
+    if len(common) == 1 and (trials := sorted(before[common[0]].keys() & after[common[0]].keys())):
+        one, other = ([scores[common[0]][trial] for trial in trials] for scores in (after, before))
+    return difference(np.array([one]), np.array([other]))
 
 
 def resampled(rates: Rates) -> Rates:
@@ -86,7 +116,10 @@ def _spread(rates: Rates) -> tuple[float, int]:
     residuals = rates - rates.mean(axis=0) - rates.mean(axis=1, keepdims=True) + rates.mean()
     noise = float((residuals**2).sum()) / max(1, math.prod(n - 1 for n in rates.shape)) / rates.size
     both = sum(part**2 / max(1, n - 1) for part, n in zip(parts, rates.shape, strict=True))
-    return math.sqrt(max(sum(parts) - noise, *parts)), int(sum(parts) ** 2 / both) if both else 1
+    variance = max(sum(parts) - noise, *parts)
+    if variance < EQUAL**2:  # what one seed gained another lost, task by task: their luck is all that is known
+        return math.sqrt(noise), max(1, math.prod(n - 1 for n in rates.shape))
+    return math.sqrt(variance), int(sum(parts) ** 2 / both) if both else 1
 
 
 def _variance(means: Rates) -> float:

@@ -64,6 +64,11 @@ class Evaluation:
         return sum(trial.score is None for trial in self.trials)
 
     @property
+    def crashed(self) -> list[str]:
+        """Tasks of which no trial has a score: they are in no rate at all."""
+        return [task for task, scores in self.scores().items() if not scores]
+
+    @property
     def outcomes(self) -> dict[str, int]:
         counted = Counter(trial.outcome for trial in self.trials)
         return {str(outcome): counted[outcome] for outcome in Outcome if counted[outcome]}
@@ -80,10 +85,16 @@ class Evaluation:
     def by_domain(self) -> dict[str, Evaluation]:
         return self._by(lambda trial: trial.task.domain)
 
+    def scores(self) -> dict[str, dict[int, float]]:
+        """Of each task, by trial. A trial that a machine broke off has none."""
+        return {
+            task: {trial.index: trial.score for trial in part.trials if trial.score is not None}
+            for task, part in self.by_task().items()
+        }
+
     def success(self) -> tuple[float | None, Interval | None]:
         """The mean over tasks of their mean scores, with its 95 % interval."""
-        by_task = ([one.score for one in part.trials if one.score is not None] for part in self.by_task().values())
-        scored = [scores for scores in by_task if scores]
+        scored = [list(scores.values()) for scores in self.scores().values() if scores]
         return success(scored) if scored else (None, None)
 
     def _by(self, key: Callable[[Trial], str]) -> dict[str, Evaluation]:

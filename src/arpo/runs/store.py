@@ -1,6 +1,7 @@
 """A run: one folder that holds everything, written by one process and readable by others meanwhile.
 
     config.yaml     the settings, written once
+    tasks.json      the tasks, likewise (arpo.runs.tasks)
     metrics.jsonl   one JSON object a line
     run.sqlite      the trajectories, the screenshots by hash, and what each update learned from which token
     run.lock        held by the writer; a killed one lets go of it
@@ -40,6 +41,7 @@ from arpo.runs.lock import lock as lock_file
 from arpo.runs.record import TokenRecord, pack, unpack
 from arpo.types import Observation, Outcome, Trajectory, from_json, to_json
 
+TASKS = "tasks.json"
 FORMAT = 1  # of run.sqlite; raised when an older program could not read it
 LARGEST_WEBP = 16383  # pixels a side
 PAGE_SIZE = 1024  # a screenshot fills its last page by half: small pages waste less
@@ -154,6 +156,8 @@ class Run:
             db.execute("DELETE FROM facts")  # they are about that run
             db.commit()
         (part / "config.yaml").write_text(config, encoding="utf-8")
+        if (self.folder / TASKS).exists():
+            shutil.copy(self.folder / TASKS, part / TASKS)
         part.rename(folder)
 
     @property

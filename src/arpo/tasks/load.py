@@ -7,8 +7,11 @@
 An id in a list is a task of the catalog or lies beside the list as `examples/<domain>/<id>.json`, one Task in its JSON
 form or in OSWorld's (osworld.py); the file wins, since whoever put it there meant it. Whatever is wrong ends in one
 TaskError that names the place.
+
+A run keeps its tasks whole (arpo.runs.tasks): `to_text` writes them, `parse_tasks` reads them as warily as task files.
 """
 
+import dataclasses
 import difflib
 import itertools
 import json
@@ -78,6 +81,37 @@ def judged_tasks(config: Config) -> dict[str, list[Task]]:
     return tasks
 
 
+def to_text(tasks: dict[str, list[Task]]) -> str:
+    """Whole tasks as one JSON object {split: [task, …]}. TaskError for one that JSON cannot hold."""
+    try:
+        return json.dumps({split: [plain(task) for task in part] for split, part in tasks.items()}, indent=1) + "\n"
+    except (RecursionError, ValueError) as error:
+        raise TaskError(f"these tasks cannot be kept: {error}") from None
+
+
+def parse_tasks(text: str, path: Path, env: str) -> dict[str, list[Task]]:
+    """What `to_text` wrote, for that environment. TaskError where it is not that; `path` is where it comes from."""
+    kept = _parse_json(text, path)
+    if not isinstance(kept, dict) or not all(isinstance(part, list) for part in kept.values()):
+        raise TaskError(f"{path}: must be one object {{split: [task, …]}}")
+    try:
+        tasks = {split: [_checked_task(json.dumps(item), path) for item in part] for split, part in kept.items()}
+    except RecursionError:
+        raise TaskError(f"{path}: nested too deeply") from None
+    for split, part in tasks.items():
+        _refuse_bad_names(path, [(task.domain, task.id) for task in part])
+        if len({task.id for task in part}) < len(part):
+            raise TaskError(f"{path}: {split}: a task is listed twice")
+        if wrong := next((task for task in part if task.env != env), None):
+            raise TaskError(f"{path}: {wrong.id}: the task's env is {wrong.env!r}, not {env!r}")
+    return tasks
+
+
+def plain(task: Task) -> dict[str, Any]:
+    """Its fields by name."""
+    return {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
+
+
 def _in_turn(lists: list[list[Task]]) -> Iterator[Task]:
     for layer in itertools.zip_longest(*lists):
         yield from (task for task in layer if task is not None)
@@ -105,11 +139,15 @@ def _entries(path: Path) -> list[tuple[str, str]]:
         if not isinstance(ids, list):
             raise TaskError(f"{path}: {domain!r} must hold a list of ids, not {_kind(ids)}")
         entries.extend((domain, task_id) for task_id in ids)
+    _refuse_bad_names(path, entries)
+    return entries
+
+
+def _refuse_bad_names(path: Path, entries: Iterable[tuple[str, str]]) -> None:
     for domain, task_id in entries:
         for name in (domain, task_id):
             if not isinstance(name, str) or name in (".", "..") or not re.fullmatch(r"[^/\\\x00-\x1f]{1,200}", name):
                 raise TaskError(f"{path}: {domain!r}: {name!r:.80} is not a name (text without slashes)")
-    return entries
 
 
 def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Task:
@@ -133,7 +171,15 @@ def _read_task(path: Path, domain: str, env: str) -> Task:
     try:
         if isinstance(data, dict) and not {"setup", "env"} & data.keys():  # OSWorld's form has neither, ours both
             return from_osworld(data, domain, env)
-        task = from_json(Task, _read_text(path))
+    except pydantic.ValidationError as error:
+        raise TaskError(f"{path}: {what_is_wrong(error)}") from None
+    return _checked_task(read_text(path), path)
+
+
+def _checked_task(text: str, path: Path) -> Task:
+    """A task in our form."""
+    try:
+        task = from_json(Task, text)
     except pydantic.ValidationError as error:
         raise TaskError(f"{path}: {what_is_wrong(error)}") from None
     if task.max_steps < 1:
@@ -142,8 +188,12 @@ def _read_task(path: Path, domain: str, env: str) -> Task:
 
 
 def _read_json(path: Path) -> Any:
+    return _parse_json(read_text(path), path)
+
+
+def _parse_json(text: str, path: Path) -> Any:
     try:
-        return json.loads(_read_text(path), object_pairs_hook=lambda pairs: _object(path, pairs))
+        return json.loads(text, object_pairs_hook=lambda pairs: _object(path, pairs))
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
@@ -159,7 +209,8 @@ def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return built
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a task file or list."""
     try:
         return path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError:

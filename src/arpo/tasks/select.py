@@ -1,18 +1,21 @@
 """Task selection: keep the tasks that an agent sometimes solves, for only those can teach it something.
 
 evaluation = run_evaluation(config, "base", folder)          # k trials of each task, at the temperature of training
-kept = select(evaluation, least=1, drop_solved=False, solved=1.0)
+kept = select(evaluation, least=1, drop_solved=False, solved=1.0)  # refuse_place(path) first: evaluation takes long
 write_list(kept, Path("selected.json"))                      # {domain: [id, …]}, OSWorld's form
 """
 
 import json
+import tempfile
 from collections import Counter
 from pathlib import Path
 
 from rich.console import Console
 from rich.table import Table
 
+from arpo.errors import ConfigError
 from arpo.evaluation.run import Evaluation
+from arpo.runs.store import write_whole
 from arpo.types import Task
 
 
@@ -26,13 +29,24 @@ def select(evaluation: Evaluation, least: int, drop_solved: bool, solved: float)
     return kept
 
 
+def refuse_place(path: Path) -> None:
+    """ConfigError where no list could be written. Nothing is left there yet."""
+    try:
+        if path.is_dir():
+            raise ConfigError(f"out={path}: is a folder; a task list is a file")
+        with tempfile.TemporaryFile(dir=next(place for place in path.absolute().parents if place.exists())):
+            pass
+    except OSError as error:
+        raise ConfigError(f"out={path}: cannot be written: {error.strerror}") from None
+
+
 def write_list(tasks: list[Task], path: Path) -> None:
-    """A task list that `tasks.source` takes."""
+    """A task list that `tasks.source` takes, whole or not at all."""
     by_domain: dict[str, list[str]] = {}
     for task in tasks:
         by_domain.setdefault(task.domain, []).append(task.id)
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(by_domain, indent=1) + "\n")
+    write_whole(path, json.dumps(by_domain, indent=1) + "\n")
 
 
 def print_counts(evaluation: Evaluation, kept: list[Task], path: Path, solved: float) -> None:

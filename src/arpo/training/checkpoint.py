@@ -61,12 +61,7 @@ class Checkpoints:
     @property
     def best(self) -> Path:
         """See the module; the newest of those that are equal."""
-
-        def goodness(place: Path) -> tuple[int, float, str]:
-            recent = _state(place)["recent"]
-            return len(recent), fmean(recent), place.name
-
-        return max(self.all(), key=goodness)
+        return max(self.all(), key=_goodness)
 
     def save(self, learner: Learner, replay: Replay, line: dict[str, Any]) -> Path:
         """Write one, then drop the oldest: a crash in between leaves one more and never one less.
@@ -157,6 +152,16 @@ class Checkpoints:
             (part / "samples.jsonl").write_bytes(b"".join(to_json(sample) + b"\n" for sample in bad.batch.samples))
             (part / "batch.json").write_text(json.dumps({"trajectories": bad.batch.trajectories}))
         return place
+
+
+def best_of(run: Path) -> Path | None:
+    """The best checkpoint of a run, which may be at work: only looked at. None where it has none."""
+    return max((run / "checkpoints").glob("update-?????"), key=_goodness, default=None)
+
+
+def _goodness(place: Path) -> tuple[int, float, str]:
+    recent = _state(place)["recent"]
+    return len(recent), fmean(recent), place.name
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from statistics import fmean
 from typing import Any
 
 from rich.console import Console
-from rich.progress import TimeRemainingColumn
+from rich.markup import escape
 from rich.table import Table
 
 from arpo.agent.dialects import UITars
@@ -23,14 +23,17 @@ from arpo.engines.checkpoint import load_configured
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
-from arpo.evaluation.command import load_agent, progress_bar
+from arpo.evaluation.command import counted_trials, find_agent, load_agent, never_scored
+from arpo.evaluation.compare import gain
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
 from arpo.runs.plot import Series, save_plot
+from arpo.runs.progress import progress_bar
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run, write_whole
+from arpo.runs.tasks import Tasks, changed_since, same_tasks
 from arpo.runs.track import tracking
 from arpo.tasks.load import HELD_OUT
 from arpo.training.checkpoint import Checkpoints
@@ -42,23 +45,31 @@ from arpo.types import Task
 
 
 @callable_anywhere
-def run_training(config: Config) -> dict[str, Any]:
-    """Train in the run's folder, new or begun; returns what summary.json holds."""
+def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
+    """Train in the run's folder, new or begun; returns what summary.json holds.
+
+    `own`: the tasks that the run has kept, where it is to go on with these whatever tasks.source has by now.
+    """
     began = time.monotonic()
-    tasks = checked_tasks(config)
+    tasks = checked_tasks(config, own)
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or Path("runs") / f"train-{config.algorithm.name}-{time.strftime('%Y%m%d-%H%M%S')}"
     config = config.model_copy(update={"run_dir": folder})
     slots = max(config.train.n_envs, config.eval.n_envs)
-    engine, dialect, identity = load_agent(config, config.train.model, slots)
+    model = find_agent(config.train.model)
+    engine, dialect, identity = load_agent(config, model, slots)
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
+        same_tasks(run, tasks, config)
         run.pin("model", identity)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)
+        if own and (what := changed_since(own, config)):
+            told = f"tasks.source={config.tasks.source}: other tasks by now ({what}); the run goes on with its own"
+            console.print(told, markup=False, soft_wrap=True)
         began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
-            session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)
+            session = _Session(config, run, model, engine, dialect, tasks, pool, track, began, console)
             summary = run_async(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
             lines = list(run.metrics())
@@ -94,6 +105,7 @@ class _Session:
 
     config: Config
     run: Run
+    model: str  # the checkpoint that it begins with
     engine: LocalEngine
     dialect: UITars
     tasks: dict[str, list[Task]]
@@ -136,7 +148,7 @@ class _Session:
 
     async def _run(self) -> dict[str, Any]:
         config = self.config
-        learner = Learner(load_configured(config.train.model, config.agent), config)  # now: what it lacks is said first
+        learner = Learner(load_configured(self.model, config.agent), config)  # now: what it lacks is said first
         base = await self.judge("the base agent", 0)
         with progress_bar(self.console) as progress:
             done = sum(1 for _ in self.run.metrics())
@@ -167,10 +179,7 @@ class _Session:
 
     async def _judge(self, who: str, update: int, split: str) -> Evaluation:
         tasks, settings = self.tasks[split], self.config.eval
-        if split != "train":
-            settings = settings.model_copy(update={"trials": 1})
-        with progress_bar(self.console, TimeRemainingColumn()) as progress:
-            bar = progress.add_task(f"{who} on {split}", total=settings.trials * len(tasks), so_far="")
+        with counted_trials(self.console, f"{who} on {split}", settings.trials * len(tasks)) as on_trial:
             return await evaluate(
                 lambda task, env: self.engine,
                 self.dialect,
@@ -180,7 +189,7 @@ class _Session:
                 run=self.run,
                 seed=self.config.seed,
                 update=update,
-                on_trial=lambda trial: progress.advance(bar),
+                on_trial=on_trial,
             )
 
 
@@ -196,8 +205,13 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
                 _with_interval(summary[f"{when}_{split}"], summary[f"{when}_{split}_ci95"])
                 for when in ("base", "final")
             ]
-            table.add_row(split, *cells, f"{100 * summary[f'gain_{split}']:+.1f} points")
+            low, high = summary[f"gain_{split}_ci95"]
+            gain = f"{100 * summary[f'gain_{split}']:+.1f} points ({100 * low:+.0f} to {100 * high:+.0f})"
+            table.add_row(split, *cells, gain)
     console.print(table)
+    for split in ("train", *HELD_OUT):
+        if crashed := summary.get(f"crashed_{split}"):
+            console.print(f"[red]{split}: {escape(never_scored(crashed))}[/]", soft_wrap=True)
     look = f"; look at {curve}" if (curve := folder / "curve.png").exists() else ""  # without updates there is none
     console.print(f"Everything is in {folder}{look}", markup=False, soft_wrap=True)
 
@@ -207,13 +221,16 @@ def _with_interval(rate: float, interval: Interval) -> str:
 
 
 def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict[str, Any]:
+    """Rates of both agents, each over the tasks that it has scores of, and the gain over those that both have."""
     summary: dict[str, Any] = {}
     for split in base:
-        (before, before_interval), (after, after_interval) = base[split].success(), final[split].success()
-        if before is None or after is None:
+        summary[f"crashed_{split}"] = sorted({*base[split].crashed, *final[split].crashed})
+        found = gain(base[split], final[split])
+        if found is None:
             continue  # no machine worked: there is no rate
-        summary |= {f"base_{split}": before, f"base_{split}_ci95": before_interval}
-        summary |= {f"final_{split}": after, f"final_{split}_ci95": after_interval, f"gain_{split}": after - before}
+        for when, judged in (("base", base[split]), ("final", final[split])):
+            summary[f"{when}_{split}"], summary[f"{when}_{split}_ci95"] = judged.success()
+        summary |= {f"gain_{split}": found.mean, f"gain_{split}_ci95": found.ci95}
     return summary
 
 

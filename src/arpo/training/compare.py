@@ -31,15 +31,17 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 from arpo.config import ALGORITHMS, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
-from arpo.evaluation.compare import Rates, changed, difference, estimate, table_of
+from arpo.evaluation.compare import Estimate, Rates, changed, difference, estimate, table_of
 from arpo.evaluation.statistics import student
 from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import same_settings
 from arpo.runs.store import Run
+from arpo.runs.tasks import Tasks, same_tasks
 from arpo.tasks.load import judged_tasks
 
 ARPO = (sys.executable, "-m", "arpo.cli")
+ITSELF = Estimate(0.0, (0.0, 0.0))  # how far a method is from itself: no estimate
 BASE = "base"  # stands where a method would, for the agent that all begin with
 POINTS = 40  # of a curve
 SET_PDEATHSIG = 1  # of prctl
@@ -81,7 +83,7 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
         from arpo.engines.checkpoint import find_device
 
         find_device(one.agent.device)  # one that is not there is said before a run is begun with it
-    comparison = Comparison(methods, range(one.seed, one.seed + seeds), out)
+    comparison = Comparison(methods, range(one.seed, one.seed + seeds), out, judged_tasks(one))
     comparison.run_all(jobs)
     results = {"command": command, **comparison.results()}
     text = json.dumps(results, indent=1)
@@ -105,6 +107,7 @@ class Comparison:
     methods: dict[str, Config]  # the first is the one that the others are compared with
     seeds: range
     out: Path
+    tasks: Tasks  # of all its runs
 
     def config(self, method: str, seed: int) -> Config:
         place = re.sub(r"[^\w.+=-]+", "-", method)  # no colons in the names of folders
@@ -121,7 +124,10 @@ class Comparison:
         return folder
 
     def run_all(self, jobs: int) -> None:
-        """Run what is not finished, the base agent's evaluations first. ConfigError where a setting has changed."""
+        """Run what is not finished, the base agent's evaluations first.
+
+        ConfigError where a setting or a task has changed.
+        """
         bases = [(BASE, seed) for seed in self.seeds]
         runs = [(method, seed) for seed in self.seeds for method in self.methods]
         for method, seed in (*runs, *bases):
@@ -173,6 +179,7 @@ class Comparison:
                 base.copy(folder, to_yaml(config))
         with Run.write(folder, to_yaml(config)) as run:
             same_settings(run, config)
+            same_tasks(run, self.tasks, config)
         return folder
 
     def results(self) -> dict[str, Any]:
@@ -184,7 +191,7 @@ class Comparison:
         if len({run.model for runs in done.values() for run in runs}) > 1:
             raise ConfigError(f"{self.out}: its runs began with different models; choose another folder")
         first = next(iter(self.methods.values()))
-        ids = {split: [task.id for task in tasks] for split, tasks in judged_tasks(first).items()}
+        ids = {split: [task.id for task in tasks] for split, tasks in self.tasks.items()}
         if len(ids) > 1:
             ids["all"] = list(dict.fromkeys(itertools.chain(*ids.values())))
         rates = {method: [run.rates for run in runs] for method, runs in done.items()}
@@ -276,7 +283,7 @@ def _split(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> di
         found[method] = {
             "success": dataclasses.asdict(estimate(tables[method])),
             "over_base": dataclasses.asdict(difference(tables[method], base)),
-            "over_first": dataclasses.asdict(difference(tables[method], tables[first])),
+            "over_first": dataclasses.asdict(ITSELF if method == first else difference(tables[method], tables[first])),
             "lost": lost,
             "gained": gained,
         }
@@ -339,7 +346,8 @@ def as_table(results: dict[str, Any]) -> str:
     if early := [name for name, run in runs.items() if run["env_steps"] < budget]:
         lines += ["", f"Ended at `train.updates` before the budget was spent: {', '.join(early)}."]
     if left_out := sorted({name for found in results["splits"].values() for name in found["left_out"]}):
-        lines += ["", f"Left out, since a machine failed in all attempts of a run: {', '.join(left_out)}."]
+        names = ", ".join(left_out)
+        lines += ["", f"Left out ({len(left_out)} tasks), since a machine failed in all attempts of a run: {names}."]
     return "\n".join([*lines, "", f"Made by `{results['command']}`.", ""])
 
 

@@ -11,8 +11,8 @@ from arpo.tasks.load import judged_tasks
 from arpo.types import Task
 
 
-def checked_tasks(config: Config) -> dict[str, list[Task]]:
-    """What `judged_tasks` gives. ConfigError where the tasks or the settings do not do for training."""
+def checked_tasks(config: Config, own: dict[str, list[Task]] | None = None) -> dict[str, list[Task]]:
+    """What `judged_tasks` gives, or a run's own. ConfigError where tasks or settings do not do for training."""
     train = config.train
     refuse_size(config.env.name, config.env.size)
     if train.model in POLICIES:
@@ -22,7 +22,7 @@ def checked_tasks(config: Config) -> dict[str, list[Task]]:
             f"train.optimizer_tasks={train.optimizer_tasks}: must be at most train.rollout_tasks, "
             f"which is {train.rollout_tasks}"
         )
-    tasks = judged_tasks(config)
+    tasks = own or judged_tasks(config)
     if (n := len(tasks["train"])) < train.rollout_tasks:
         raise ConfigError(
             f"train.rollout_tasks={train.rollout_tasks}: must be at most {n}, the number of tasks in "
@@ -31,14 +31,17 @@ def checked_tasks(config: Config) -> dict[str, list[Task]]:
     return tasks
 
 
-def plan(config: Config) -> str:
-    """What would be done, as lines of comment for below the settings. ConfigError where it cannot be done."""
-    tasks = checked_tasks(config)
+def plan(config: Config, own: dict[str, list[Task]] | None = None) -> str:
+    """What would be done, as lines of comment for below the settings. ConfigError where it cannot be done.
+
+    `own`: the tasks of a begun run.
+    """
+    tasks = checked_tasks(config, own)
     train, algorithm, n = config.train, config.algorithm, len(tasks["train"])
     infeasible = sum(not task.feasible for task in tasks["train"])
     groups = train.updates * train.rollout_tasks
     steps = -(-train.rollout_tasks // train.optimizer_tasks)
-    trials = {split: len(ones) * (config.eval.trials if split == "train" else 1) for split, ones in tasks.items()}
+    trials = {split: len(ones) * config.eval.trials for split, ones in tasks.items()}
     lines = [
         f"{train.model} learns by {algorithm.name} on the {n} tasks of {config.tasks.source}; infeasible: {infeasible}",
         f"an update: {train.rollout_tasks} tasks x {algorithm.group} episodes; optimiser steps: {steps}"

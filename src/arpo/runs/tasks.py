@@ -1,0 +1,101 @@
+"""The tasks of a run, kept whole in its folder: what was played must stay what is judged.
+
+    tasks.json      {split: [task, …]}, written once; a training's splits are those that it is judged on
+
+A list file may change, move or be deleted after a run was begun, and a catalog may change too. Tasks that are named
+anew (`arpo eval --run-dir`, `arpo compare`, `arpo train … run_dir=`) must be those that the run was begun with; `arpo
+train --resume` names none and goes on with the run's own, from any working directory. A run of an older arpo has kept
+none: they are kept when it is next opened.
+"""
+
+import json
+from pathlib import Path
+
+from arpo.config import Config
+from arpo.envs.base import refuse_unfit, settings_of
+from arpo.errors import ConfigError, TaskError
+from arpo.runs.store import TASKS, Run, write_whole
+from arpo.tasks.load import judged_tasks, parse_tasks, plain, read_text, to_text
+from arpo.types import Task
+
+Tasks = dict[str, list[Task]]
+
+
+def same_tasks(run: Run, tasks: Tasks, config: Config) -> None:
+    """Keep them with the run, once. ConfigError where it was begun with others."""
+    path = run.folder / TASKS
+    kept = _kept(run.folder, config)
+    if kept is None:
+        text = to_text(tasks)
+        parse_tasks(text, path, config.env.name)  # what could not be read again is said before the work
+        what = _never_played(run, tasks)
+        if what is None:
+            write_whole(path, text)
+    else:
+        what = first_difference(kept, tasks)
+    if what is not None:
+        raise ConfigError(
+            f"{run.folder}: was begun with other tasks than tasks.source={config.tasks.source} has now: {what}; "
+            "choose another folder"
+        )
+
+
+def own_tasks(config: Config) -> Tasks | None:
+    """The tasks of the training in this folder; None where it has kept none. ConfigError where they cannot be used."""
+    assert config.run_dir is not None
+    kept = _kept(config.run_dir, config)
+    if kept is None:
+        return None
+    if not kept.get("train"):
+        raise ConfigError(f"{config.run_dir}: has no tasks of a training")
+    for part in kept.values():
+        refuse_unfit(config.env.name, part, settings_of(config.env))
+    return kept
+
+
+def changed_since(kept: Tasks, config: Config) -> str | None:
+    """What is other in tasks.source by now, for people; None where it is the same, or gone."""
+    try:
+        return first_difference(kept, judged_tasks(config))
+    except TaskError:
+        return None
+
+
+def first_difference(kept: Tasks, tasks: Tasks) -> str | None:
+    """The first task that is not the same, and in what."""
+    for split in {**kept, **tasks}:
+        old, new = ({task.id: plain(task) for task in part.get(split, [])} for part in (kept, tasks))
+        for name in {**old, **new}:
+            if name not in new:
+                return f"{name} is missing"
+            if name not in old:
+                return f"{name} is new"
+            for field in old[name]:
+                if _text(old[name][field]) != _text(new[name][field]):
+                    return f"{name} has another {field}"
+        for before, now in zip(old, new, strict=True):
+            if before != now:
+                return f"{now} stands where {before} stood"
+    return None
+
+
+def _kept(folder: Path, config: Config) -> Tasks | None:
+    path = folder / TASKS
+    if not path.exists():
+        return None
+    try:
+        return parse_tasks(read_text(path), path, config.env.name)
+    except TaskError as error:
+        raise ConfigError(f"{error}; without this file the run takes its tasks from tasks.source again") from None
+
+
+def _never_played(run: Run, tasks: Tasks) -> str | None:
+    """What a run of an older arpo tells of its tasks: their names."""
+    known = {task.id for part in tasks.values() for task in part}
+    strange = sorted({episode.task_id for episode in run.summaries()} - known)
+    return f"{strange[0]} is missing" if strange else None
+
+
+def _text(value: object) -> str:
+    """Equal for equal JSON, and only then: in Python, true is 1 and 1.0."""
+    return json.dumps(value, sort_keys=True)
