@@ -38,7 +38,7 @@ from arpo.envs.images import Pixels
 from arpo.errors import ConfigError, ContextTooLong, EngineError
 from arpo.types import Completion, Observation
 
-LOOK_S = 0.002  # how often to see whether a screenshot is decoded, where there is nothing else to do
+LOOK_S = 0.01  # how often to see whether a screenshot is decoded, where there is nothing else to do
 CHUNK = 2048  # tokens of a prompt that go through the layers at once: what bounds the memory of a long one
 
 
