@@ -101,6 +101,9 @@ async def episode(
     max_tokens: int = 512,
     keep: Callable[[Observation], object] = lambda observation: None,
 ) -> Trajectory:
+    async def kept(observation: Observation) -> None:
+        keep(observation)
+
     async with Pool(lambda: env or FakeEnv(), 1).lease() as lease:
         return await run_episode(
             task or make_task("press-1"),
@@ -113,7 +116,7 @@ async def episode(
             trajectory_id="it",
             attempt=0,
             provenance=Provenance("rollout", "r", 0),
-            images=keep,
+            images=kept,
         )
 
 

@@ -418,13 +418,11 @@ def test_new_weights_change_the_answer_and_raise_the_version(
 
     async def swap() -> tuple[Completion, Completion, Completion]:
         prompt = first(other)
-        running = asyncio.create_task(engine.generate("a", prompt, FREE, 0))
-        await asyncio.sleep(0)
-        await asyncio.sleep(0)
         loading = asyncio.create_task(engine.load(7, other_folder))
-        await asyncio.sleep(0)
-        waiting = asyncio.create_task(engine.generate("b", prompt, FREE, 0))
-        old, late = await running, await waiting
+        old = await engine.generate("a", prompt, FREE, 0)
+        while not engine._loading.locked():  # while the files are read, turns go on
+            old = await engine.generate("a", prompt, FREE, 0)
+        late = await engine.generate("b", prompt, FREE, 0)
         await loading
         return old, late, await engine.generate("a", prompt, FREE, 0)
 

@@ -295,7 +295,7 @@ def test_fifteen_steps_take_well_under_200_kb_on_disk(tmp_path: Path) -> None:
                 trajectory_id="a",
                 attempt=0,
                 provenance=Provenance("rollout", "r", 0),
-                images=run.add_image,
+                images=run.keep_image,
             )
 
     for task in load_tasks("pocket", "subset32"):

@@ -20,9 +20,11 @@ import torch
 from guesser import settings, train_in
 from test_loop import GENTLY, LEARNS, checkpoints, equal, metrics, rollouts, weights
 
+from arpo.engines import local
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.runs.store import Run
 from arpo.training import loop
+from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.training.samples import Batch, to_samples
 from arpo.types import Sample, from_json
@@ -68,7 +70,14 @@ def cancel_at(owner: Any, name: str, call: int, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize(
     ("owner", "name", "call", "finished"),
-    [(Run, "add", 4, 0), (Run, "add", 9 + 9 + 4, 2), (Learner, "update", 1, 1), (Learner, "update", 3, 3)],
+    [
+        (Run, "add", 4, 0),
+        (Run, "add", 9 + 9 + 4, 2),
+        (Learner, "update", 1, 1),
+        (Learner, "update", 3, 3),
+        (Checkpoints, "publish", 2, 2),
+        (local, "load_model", 2, 2),
+    ],
 )
 def test_what_was_finished_is_in_a_checkpoint_however_rare_they_are_and_the_run_goes_on_from_it(
     owner: Any,

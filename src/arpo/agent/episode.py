@@ -1,7 +1,7 @@
 """One episode, the same for training and evaluation: look, let the engine answer, act, until there is an end.
 
     trajectory = await run_episode(task, env, engine, dialect, Sampling(), env_seed=7, sample_seed=7,
-                                   trajectory_id="r1-files-rename-003-0", attempt=0, provenance=…, images=run.add_image)
+                                   trajectory_id="r1-files-rename-03-0", attempt=0, provenance=…, images=run.keep_image)
 
 Whatever happens to the agent or to the machines is an Outcome of the trajectory and never an exception:
 
@@ -23,7 +23,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from arpo.agent.actions import Action, CallUser, Fail, Finish
 from arpo.agent.dialects import UITars, flatten
@@ -49,7 +49,7 @@ async def run_episode(
     trajectory_id: str,
     attempt: int,
     provenance: Provenance,
-    images: Callable[[Observation], object],
+    images: Callable[[Observation], Awaitable[object]],
     format_reward: float = -1.0,
 ) -> Trajectory:
     """Play a task once. `images` keeps each screenshot; `sampling.stop` is the dialect's, whatever was given.
@@ -67,7 +67,7 @@ async def run_episode(
     try:
         observation = await env.reset(task, env_seed)
         start = observation.hash
-        images(observation)
+        await images(observation)
         while outcome is None:
             seen[observation.hash] = observation
             context = conversation.observe(observation)
@@ -87,7 +87,7 @@ async def run_episode(
             outcome = turn.outcome
             if turn.observation is not None:
                 observation = turn.observation
-                images(observation)
+                await images(observation)
                 if len(steps) == task.max_steps:
                     outcome = Outcome.STEP_LIMIT
         if outcome.valid:

@@ -53,8 +53,8 @@ def _still(images: Tensor) -> Tensor:
     """The same patches as one frame, B x patches x 3 x 196: normalised, in the order of the 2 x 2 merge."""
     batch, height, width, _ = images.shape
     rows, columns = height // (PATCH * MERGE), width // (PATCH * MERGE)
-    mean = torch.tensor(MEAN, device=images.device) * 255
-    std = torch.tensor(STD, device=images.device) * 255
+    mean = torch.tensor(MEAN, device=images.device, dtype=torch.float32) * 255
+    std = torch.tensor(STD, device=images.device, dtype=torch.float32) * 255
     x = ((images.float() - mean) / std).view(batch, rows, MERGE, PATCH, columns, MERGE, PATCH, 3)
     x = x.permute(0, 1, 4, 2, 5, 7, 3, 6)  # batch, row, column, merge row, merge column, colour, y, x
     return x.reshape(batch, rows * columns * MERGE * MERGE, 3, PATCH * PATCH)

@@ -5,7 +5,8 @@
 
 One task works while there is anything to do. Each of its rounds takes in the turns that wait (their new screenshots
 through the vision tower together, then their new tokens), draws one token for every turn under way, and lets the event
-loop run. So turns come and go at every token, and the order of work depends on the order of calls, never on the clock.
+loop run. So turns come and go at every token, and the order of work depends on the order of calls, never on the clock:
+but for turns with large screenshots, which are taken in when threads have decoded them.
 
 A session is only a cache. What it keeps are the keys and values of the last prompt and reply; a prompt that goes on
 from there costs its new tokens, one that differs somewhere is computed anew from the first difference, and a new
@@ -21,6 +22,7 @@ import bisect
 import logging
 import math
 from collections.abc import Iterable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -28,14 +30,17 @@ import torch
 from torch import Tensor
 
 from arpo.agent.vocabulary import Vocabulary
+from arpo.beside import beside, large
 from arpo.engines import qwen, sampling
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.cache import Cache, OutOfMemory
 from arpo.engines.checkpoint import Checkpoint, load_model
 from arpo.engines.screens import Screens
+from arpo.envs.images import Pixels
 from arpo.errors import ConfigError, ContextTooLong, EngineError
 from arpo.types import Completion, Observation
 
+LOOK_S = 0.01  # how often to see whether a screenshot is decoded, where there is nothing else to do
 CHUNK = 2048  # tokens of a prompt that go through the layers at once: what bounds the memory of a long one
 _log = logging.getLogger(__name__)
 
@@ -64,6 +69,7 @@ class _Turn:
     future: asyncio.Future[Completion]
     ids: list[int]  # of the prompt
     images: list[str]  # the hashes of its screenshots
+    decoding: list[Future[Pixels | None]] = field(default_factory=list)  # its new screenshots, the large ones
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
@@ -114,7 +120,7 @@ class LocalEngine:
             state.turn = None
 
     def features(self, screenshots: Iterable[Observation]) -> dict[str, Tensor]:
-        """The visual tokens of screenshots, by hash: for a learner with the same vision tower."""
+        """The visual tokens of screenshots, by hash: for a learner with the same vision tower. In any thread."""
         return self._screens.features(screenshots)
 
     async def release(self, session: str) -> None:
@@ -128,17 +134,17 @@ class LocalEngine:
     async def load(self, version: int, place: Path) -> None:
         """Go on with the weights of another checkpoint of the same shape. Turns that still wait will use the new ones.
 
+        While its files are read, turns go on with the old ones; only the change itself waits for those under way.
         A checkpoint that cannot be used is a ConfigError, and the old weights stay.
         """
-        new = load_model(place, device="cpu", dtype=self._model.lm_head.weight.dtype)
+        new = await asyncio.to_thread(load_model, place, device="cpu", dtype=self._model.lm_head.weight.dtype)
         if _shapes(new) != _shapes(self._model):
             raise ConfigError(f"model={place}: its weights have other shapes than those of {self.checkpoint.name}")
         async with self._loading:  # the task ends when the turns under way have: none is taken in meanwhile
             if self._task is not None and not self._task.done():
                 await asyncio.wait([self._task])
-            if not _equal(new.model.visual, self._model.model.visual):
+            if not await beside(_take_over, self._model, new):
                 self._screens.forget()  # a tower that was not trained sees what it saw before
-            self._model.load_state_dict(new.state_dict())
             for session in self._sessions.values():
                 self._forget(session)
             self._rows, self._free = self._slots, list(range(self._slots))  # there may be memory for all by now
@@ -181,7 +187,8 @@ class LocalEngine:
                 if not self._loading.locked():
                     self._take_in()
                 self._step()
-                await asyncio.sleep(0)
+                # A turn that still waits, and for none under way, waits for a thread.
+                await asyncio.sleep(LOOK_S if self._waiting and not self._active else 0)
         except BaseException as error:
             # Half a round may be in the cache: nothing of it is trusted.
             for turn in (*self._waiting, *self._active):
@@ -195,7 +202,9 @@ class LocalEngine:
     @torch.inference_mode()
     def _take_in(self) -> None:
         """The waiting turns that can have a row: their screenshots, their prompts, their first tokens."""
-        taken = self._with_room([turn for turn in self._waiting if self._give_row(turn.session)])
+        taken = self._with_room(
+            [turn for turn in self._waiting if self._decoded(turn) and self._give_row(turn.session)]
+        )
         self._waiting = [turn for turn in self._waiting if turn not in taken and not turn.future.done()]
         if not taken:
             return
@@ -203,6 +212,7 @@ class LocalEngine:
         features = self._screens.features(image for turn in taken for image in self._new_images(turn))
         readable = []
         for turn in taken:
+            turn.decoding = []  # 6 MB each at 1920x1080
             if unreadable := [image.hash for image in self._new_images(turn) if image.hash not in features]:
                 self._fail(turn, f"the screenshot {unreadable[0]} cannot be decoded to its size")
             else:
@@ -237,6 +247,14 @@ class LocalEngine:
             else:
                 break
         return turns
+
+    def _decoded(self, turn: _Turn) -> bool:
+        """Whether the large ones of its new screenshots are decoded. Those that are not, will be."""
+        if not any(map(large, turn.prompt.images)):
+            return True
+        if all(image.done() for image in turn.decoding):  # once more: it may have lost its row, and need older ones
+            turn.decoding = self._screens.prepare(self._new_images(turn))
+        return all(image.done() for image in turn.decoding)
 
     def _give_row(self, session: _Session) -> bool:
         """A row of the cache for a session that has none; at worst the one of the session idle for longest."""
@@ -354,6 +372,13 @@ def _length(turn: _Turn) -> int:
 
 def _shapes(model: qwen.Model) -> dict[str, torch.Size]:
     return {name: weight.shape for name, weight in model.state_dict().items()}
+
+
+def _take_over(model: qwen.Model, new: qwen.Model) -> bool:
+    """Give a model the weights of another; returns whether those of the vision tower are what they were."""
+    same = _equal(new.model.visual, model.model.visual)
+    model.load_state_dict(new.state_dict())
+    return same
 
 
 def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:

@@ -1,5 +1,7 @@
 """Screenshots as the model sees them: through the vision tower once, and remembered for a while.
 
+Large ones are decoded and resized in threads, before the tower runs: `prepare`.
+
 What is remembered saves the tower's work where a click changed nothing, where the members of a group look at the same
 first screen, and where a context is computed anew because its beginning changed or its cache was thrown out.
 
@@ -8,13 +10,17 @@ screen's tokens depend on how many are computed at once; the learner takes these
 goes on has other screens beside each other.
 """
 
+import threading
 from collections import OrderedDict
 from collections.abc import Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
+from arpo.beside import large
 from arpo.engines.images import encode, image_tokens, resized
 from arpo.envs.images import Pixels, decode
 from arpo.types import Observation
@@ -26,37 +32,56 @@ BATCH = {"cpu": 1, "cuda": 40_000, "mps": 4_000}
 
 
 class Screens:
-    """The tower's tokens for screenshots, by the hash of their pixels."""
+    """The tower's tokens for screenshots, by the hash of their pixels. Any thread may ask."""
 
     def __init__(self, tower: Any, device: torch.device) -> None:
         self._tower, self._device = tower, device
         self._known: OrderedDict[str, Tensor] = OrderedDict()
         self._bytes = 0
+        self._lock = threading.Lock()  # of what is remembered; never held for long
+        self._threads = ThreadPoolExecutor(thread_name_prefix="screens")
+        self._decoding: WeakValueDictionary[str, Future[Pixels | None]] = WeakValueDictionary()
+
+    def prepare(self, screenshots: Iterable[Observation]) -> list[Future[Pixels | None]]:
+        """Begin to decode and resize, in threads, the large ones that are not known.
+
+        `features` finds the pixels for as long as somebody keeps the result, and waits for what is not done.
+        """
+        wanted = {one.hash: one for one in screenshots if large(one) and one.hash not in self._known}
+        begun = {name: self._decoding.get(name) or self._threads.submit(_pixels, one) for name, one in wanted.items()}
+        self._decoding.update(begun)
+        return list(begun.values())
 
     def features(self, screenshots: Iterable[Observation]) -> dict[str, Tensor]:
         """Tokens x hidden for each hash. One that cannot be decoded, or is not of its stated size, is left out."""
         wanted = {one.hash: one for one in screenshots}
-        found = {name: self._known[name] for name in wanted if name in self._known}
+        with self._lock:
+            found = {name: self._known[name] for name in wanted if name in self._known}
         by_size: dict[tuple[int, int], list[tuple[str, Pixels]]] = {}
         for name, one in wanted.items():
-            if name not in found and (pixels := _pixels(one)) is not None:
+            if name in found:
+                continue
+            begun = self._decoding.get(name)
+            if (pixels := _pixels(one) if begun is None else begun.result()) is not None:
                 by_size.setdefault((one.width, one.height), []).append((name, pixels))
         for size, group in by_size.items():
             at_once = max(1, BATCH[self._device.type] // image_tokens(*size))
             for start in range(0, len(group), at_once):
                 part = group[start : start + at_once]
-                images = torch.stack([torch.from_numpy(resized(pixels)) for _, pixels in part]).to(self._device)
+                images = torch.stack([torch.from_numpy(pixels) for _, pixels in part]).to(self._device)
                 # Not in inference mode: what `encode` computes once a grid is kept, and a learner may need it later.
                 with torch.inference_mode(False), torch.no_grad():
                     tokens = encode(self._tower, images)
                 found |= zip((name for name, _ in part), tokens.unbind(), strict=True)
-        self._remember(found)
+        with self._lock:
+            self._remember(found)
         return found
 
     def forget(self) -> None:
         """After a change of the weights."""
-        self._known.clear()
-        self._bytes = 0
+        with self._lock:
+            self._known.clear()
+            self._bytes = 0
 
     def _remember(self, found: dict[str, Tensor]) -> None:
         for name, tokens in found.items():
@@ -71,8 +96,9 @@ class Screens:
 
 
 def _pixels(one: Observation) -> Pixels | None:
+    """At the size that the model sees; None for what `features` leaves out."""
     try:
         pixels = decode(one.image)
     except (OSError, ValueError, SyntaxError):  # Pillow's ways to say that bytes are no image
         return None
-    return pixels.copy() if pixels.shape[:2] == (one.height, one.width) else None
+    return resized(pixels.copy()) if pixels.shape[:2] == (one.height, one.width) else None

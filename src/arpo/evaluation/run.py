@@ -170,7 +170,7 @@ class _Work:
             trajectory_id=self.name(job),
             attempt=job.attempt,
             provenance=Provenance(source="evaluation", run=self.run.folder.name, update=self.update),
-            images=self.run.add_image,
+            images=self.run.keep_image,
         )
         if trajectory.outcome is Outcome.CANCELLED:
             raise asyncio.CancelledError  # not stored: it is run again when the evaluation goes on

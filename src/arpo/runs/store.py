@@ -7,7 +7,7 @@
     run.lock        held by the writer; a killed one lets go of it
 
     with Run.write(Path("runs/first"), config=to_yaml(config)) as run:
-        run.add_image(observation)
+        run.add_image(observation)                    # `await run.keep_image(…)` where an event loop runs
         run.add(trajectory)
         run.log({"update": 3, "success": 0.4})
     for trajectory in Run.read(Path("runs/first")).trajectories(task_id="files-rename-003"):
@@ -21,6 +21,7 @@ at 448x280), a trajectory as its JSON in zlib (a third). Fifteen steps of an exp
 448x280 desktop take 81 kB on average over subset32 and 126 kB at most, all files counted: `pytest tests/runs -k disk`.
 """
 
+import asyncio
 import contextlib
 import dataclasses
 import errno
@@ -36,6 +37,7 @@ from typing import Any, Self
 
 from PIL import Image
 
+from arpo.beside import beside, large
 from arpo.errors import ConfigError
 from arpo.runs.lock import lock as lock_file
 from arpo.runs.record import TokenRecord, pack, unpack
@@ -100,6 +102,7 @@ class Run:
 
     def __init__(self, folder: Path, db: sqlite3.Connection, opened: contextlib.ExitStack) -> None:
         self.folder, self._db, self._opened = folder, db, opened
+        self._encoding: dict[str, asyncio.Future[bytes]] = {}  # screenshots in threads, by hash
 
     @classmethod
     def write(cls, folder: Path, config: str) -> Self:
@@ -215,9 +218,25 @@ class Run:
 
     def add_image(self, observation: Observation) -> None:
         """Keep a screenshot, once."""
-        if self._db.execute("SELECT 1 FROM images WHERE hash = ?", (observation.hash,)).fetchone() is None:
-            values = (observation.hash, observation.width, observation.height, _smaller(observation))
-            self._write("INSERT INTO images VALUES (?, ?, ?, ?)", values)
+        if not self._has_image(observation.hash):
+            self._write_image(observation, _smaller(observation))
+
+    async def keep_image(self, observation: Observation) -> None:
+        """The same, a large one encoded beside the event loop: when this returns, it is in the store.
+
+        Only the encoding is in a thread, since it takes 99 % of the time and the database has one user.
+        """
+        name = observation.hash
+        if not large(observation):
+            self.add_image(observation)
+        elif not self._has_image(name):
+            if name not in self._encoding:  # or another episode of the group is at it
+                self._encoding[name] = asyncio.ensure_future(asyncio.to_thread(_smaller, observation))
+            try:
+                image = await asyncio.shield(self._encoding[name])  # for the others, where this episode is cancelled
+            finally:
+                self._encoding.pop(name, None)
+            self._write_image(observation, image)
 
     def image(self, name: str) -> Observation:
         """The screenshot of that hash: the same pixels, not the same bytes. KeyError where there is none."""
@@ -229,7 +248,11 @@ class Run:
 
     def add_record(self, update: int, records: Sequence[TokenRecord]) -> None:
         """Keep what an update learned. Where it is made again, the newer record replaces the other."""
-        self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, pack(records)))
+        self._write_record(update, pack(records))
+
+    async def keep_record(self, update: int, records: Sequence[TokenRecord]) -> None:
+        """The same, packed beside the event loop."""
+        self._write_record(update, await beside(pack, records))
 
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""
@@ -250,6 +273,16 @@ class Run:
         if (self.folder / "metrics.jsonl").exists():
             with (self.folder / "metrics.jsonl").open(encoding="utf-8") as file:
                 yield from (json.loads(line) for line in file if line.endswith("\n"))
+
+    def _has_image(self, name: str) -> bool:
+        return self._db.execute("SELECT 1 FROM images WHERE hash = ?", (name,)).fetchone() is not None
+
+    def _write_image(self, observation: Observation, image: bytes) -> None:
+        values = (observation.hash, observation.width, observation.height, image)
+        self._write("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
+
+    def _write_record(self, update: int, packed: bytes) -> None:
+        self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
 
     def _write(self, query: str, values: tuple[object, ...]) -> None:
         with _full_disk(self.folder):

@@ -8,21 +8,23 @@ import asyncio
 import math
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
 from arpo.algorithms.advantages import advantages, failed, informative, spread
 from arpo.algorithms.replay import Replay
+from arpo.beside import beside
 from arpo.config import AlgorithmConfig, Config
 from arpo.engines.local import LocalEngine
 from arpo.runs.store import Run, Summary
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner
 from arpo.training.rollouts import Rollouts
-from arpo.training.samples import Batch, to_batches, to_samples
-from arpo.types import Group
+from arpo.training.samples import to_batches, to_samples
+from arpo.types import Group, Observation
 
 
 async def train(
@@ -67,14 +69,16 @@ async def train(
             filled = replay.fill(groups, update, run.trajectory)
             samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
             batches = to_batches(filled, samples, config.train.optimizer_tasks)
-            screens = {name: run.image(name) for sample in chain(*samples) for name in sample.images}
-            learner.show(screens, engine.features(screens.values()) if config.train.freeze_vision else None)
+            names = [name for sample in chain(*samples) for name in sample.images]
+            screens = await beside(_read_screens, run.folder, names)
+            frozen = config.train.freeze_vision
+            learner.show(screens, await beside(engine.features, screens.values()) if frozen else None)
             fresh = [sample for sample in chain(*samples) if sample.version == learner.version and not sample.replayed]
             if fresh and not tested:
-                learner.self_test(fresh)
+                await beside(learner.self_test, fresh)
                 tested = True
-            learned = await _learn(learner, batches)
-            run.add_record(update, learner.record)
+            learned = await beside(learner.update, batches)
+            await run.keep_record(update, learner.record)
             replay.add(groups, update)
             played = list(run.summaries(update=update, source="rollout"))
             seconds = {"sample_s": sampled - began, "learn_s": time.monotonic() - sampled}
@@ -82,30 +86,25 @@ async def train(
             spent += metrics["env_steps"]
             last = learner.version == config.train.updates or spent >= budget
             if learner.version % config.train.save_every == 0 or last:
-                place = checkpoints.save(learner, replay, metrics)
+                place = await beside(checkpoints.save, learner, replay, metrics)
             else:
-                place = checkpoints.publish(learner, metrics)
-            await engine.load(learner.version, place)
-            metrics["learn_s"] = time.monotonic() - sampled
-            if update not in logged:  # it is, where updates since the last checkpoint are made again
-                run.log(metrics)
-            on_update(metrics)
+                place = await beside(checkpoints.publish, learner, metrics)
+            try:
+                await engine.load(learner.version, place)
+            finally:  # also where the run is stopped meanwhile: the update is made
+                metrics["learn_s"] = time.monotonic() - sampled
+                if update not in logged:  # it is, where updates since the last checkpoint are made again
+                    run.log(metrics)
+                on_update(metrics)
     for beyond in under_way:  # what a lag began before the budget was spent
         beyond.cancel()
     await asyncio.gather(*under_way, return_exceptions=True)
 
 
-async def _learn(learner: Learner, batches: list[Batch]) -> dict[str, float]:
-    """Make the update. Who cancels meanwhile has to wait for it, since from half of it nothing could go on."""
-    learning = asyncio.create_task(asyncio.to_thread(learner.update, batches))
-    try:
-        return await asyncio.shield(learning)
-    except asyncio.CancelledError:
-        learned = await learning
-        this = asyncio.current_task()
-        assert this is not None
-        this.cancel()  # once more: it is heard at the next pause
-        return learned
+def _read_screens(folder: Path, names: Iterable[str]) -> dict[str, Observation]:
+    """By a reader of its own, since the writer's connection belongs to the event loop's thread."""
+    with Run.read(folder) as run:
+        return {name: run.image(name) for name in dict.fromkeys(names)}
 
 
 def about(

@@ -50,7 +50,7 @@ from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
 from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
 from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
-from arpo.types import Provenance, Task
+from arpo.types import Observation, Provenance, Task
 
 PROMPT = "Task: {instruction}"
 HEADS = "heads.safetensors"
@@ -322,6 +322,9 @@ def _success(pupil: Pupil, tokenizer: tokenizers.Tokenizer, settings: Pretrainin
     chosen = [tasks[i * len(tasks) // settings.episodes] for i in range(settings.episodes)]
     pool = Pool(partial(PocketEnv, settings.size), settings.episodes)
 
+    async def keep_nothing(observation: Observation) -> None:
+        """Only the score is wanted."""
+
     async def play(task: Task) -> float:
         async with pool.lease() as env:
             trajectory = await run_episode(
@@ -335,7 +338,7 @@ def _success(pupil: Pupil, tokenizer: tokenizers.Tokenizer, settings: Pretrainin
                 trajectory_id=task.id,
                 attempt=0,
                 provenance=Provenance(source="evaluation", run=settings.out.name, update=0),
-                images=lambda observation: None,  # only the score is wanted
+                images=keep_nothing,
             )
         if trajectory.score is None:
             raise EngineError(f"{task.id} could not be played: {trajectory.outcome}")

@@ -134,7 +134,7 @@ class Rollouts:
             trajectory_id=name,
             attempt=job.attempt,
             provenance=Provenance(source="rollout", run=self.run.folder.name, update=update),
-            images=self.run.add_image,
+            images=self.run.keep_image,
             format_reward=self.config.algorithm.format_reward,
         )
         if trajectory.outcome is Outcome.CANCELLED:

@@ -1,0 +1,108 @@
+"""How much of the event loop's thread a step takes: a figure of `arpo bench envs`.
+
+One thread drives all environments, all episodes and the engine, so what a step takes of it bounds the steps of a run.
+Counted is all processor time of that thread, resets too: the environment in this process, the episode, the screenshot
+on its way into the store and to the model. Not counted are other threads, and what the model computes: its layers are
+left out, and the expert acts in its place.
+"""
+
+import asyncio
+import contextlib
+import tempfile
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+
+from arpo.agent.coordinates import FACTOR
+from arpo.agent.dialects import PROMPT, UITars
+from arpo.agent.vocabulary import TokenizerVocabulary
+from arpo.config import EvalConfig
+from arpo.engines import local, qwen, screens
+from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.engines.checkpoint import Checkpoint
+from arpo.engines.images import image_tokens
+from arpo.engines.local import LocalEngine
+from arpo.engines.scripted import scripted
+from arpo.envs.base import make
+from arpo.envs.pool import Lease, Pool
+from arpo.evaluation.run import evaluate
+from arpo.runs.store import Run
+from arpo.training.tiny import make_config, make_tokenizer, new_model
+from arpo.types import Completion, Task
+
+AT_ONCE = 4  # environments
+TASKS = 8  # that the expert does
+
+
+class _Shown:
+    """The expert's replies, after the local engine was asked the same."""
+
+    def __init__(self, expert: Engine, local: LocalEngine) -> None:
+        self._expert, self._local = expert, local
+
+    @property
+    def version(self) -> int:
+        return self._expert.version
+
+    async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
+        await self._local.generate(session, prompt, Sampling(max_tokens=1), seed)
+        return await self._expert.generate(session, prompt, sampling, seed)
+
+    async def release(self, session: str) -> None:
+        await self._local.release(session)
+
+    async def load(self, version: int, place: Path) -> None:
+        await self._expert.load(version, place)
+
+
+def loop_ms_a_step(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -> float:
+    """Milliseconds, the mean over the steps of the expert's episodes in the first of these tasks."""
+    tokenizer = make_tokenizer([PROMPT] * 3)
+    model = new_model(make_config(tokenizer, {}, {})).eval().requires_grad_(False)
+    checkpoint = Checkpoint("tiny", model, TokenizerVocabulary(tokenizer))
+    dialect = UITars(checkpoint.vocabulary)
+    expert = scripted("expert", dialect, checkpoint.vocabulary)
+    longest = (1 + max(task.max_steps for task in tasks)) * (image_tokens(*size) + 1024)
+
+    def shown(task: Task, lease: Lease) -> Engine:
+        return _Shown(expert(task, lease), engine)
+
+    async def play(some: list[Task], run: Run) -> float:
+        async with Pool(partial(make, env, size=size), AT_ONCE) as pool:
+            began = time.thread_time()
+            settings = EvalConfig(trials=1, n_envs=AT_ONCE)
+            played = await evaluate(shown, dialect, some, settings, pool=pool, run=run, seed=seed)
+            seconds = time.thread_time() - began
+        return 1e3 * seconds / sum(trial.n_steps for trial in played.trials)
+
+    with tempfile.TemporaryDirectory() as folder, _without_layers():
+        engine = LocalEngine(checkpoint, max_context=longest, slots=AT_ONCE)
+        for part, some in (("warm up", tasks[-AT_ONCE:]), ("timed", tasks[:TASKS])):
+            with Run.write(Path(folder, part), "") as run:
+                taken = asyncio.run(play(some, run))
+    return taken
+
+
+@contextlib.contextmanager
+def _without_layers() -> Iterator[None]:
+    """The vision tower, the decoder's layers and their cache take no time."""
+
+    def encode(tower: Any, images: Tensor) -> Tensor:
+        batch, height, width, _ = images.shape
+        return torch.zeros(batch, height * width // FACTOR**2, tower.config.out_hidden_size)
+
+    def run_layers(model: Any, x: Tensor, *others: Any, wanted: Tensor | None = None) -> Tensor:
+        return x if wanted is None else x[wanted]
+
+    with (
+        patch.object(screens, "encode", encode),
+        patch.object(qwen, "run_layers", run_layers),
+        patch.object(local, "Cache"),
+    ):
+        yield
