@@ -17,7 +17,7 @@ from arpo.errors import TaskError
 from arpo.types import Task
 
 SPLITS: tuple[str, ...] = ()  # the tasks are the user's files
-MAX_STEPS = 15  # of an episode, as the paper trains and evaluates
+MAX_STEPS = 15  # of an episode, as the paper trains and evaluates; `tasks.max_steps` sets another limit
 RELEASE = "https://github.com/dvlab-research/ARPO"  # brings OSWorld with the lists of 128 and of 32 tasks
 
 
