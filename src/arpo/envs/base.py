@@ -132,6 +132,7 @@ BACKENDS = {
             catalog="arpo.tasks.osworld",
             expert=None,
             settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
+            refuse="arpo.envs.osworld:refuse",
         ),
     )
 }

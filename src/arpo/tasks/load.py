@@ -29,9 +29,7 @@ from arpo.types import Task, from_json
 HELD_OUT = ("heldout", "heldout_families")
 
 
-def load_tasks(
-    env: str, spec: str, settings: dict[str, Any] | None = None, max_steps: int | None = None
-) -> list[Task]:
+def load_tasks(env: str, spec: str, settings: dict[str, Any] | None = None, max_steps: int | None = None) -> list[Task]:
     """The tasks of a split, of a task list file or of one id, in the order in which they are listed.
 
     `settings` are those with which the environment will be made: a task that it then cannot do is refused. `max_steps`:
