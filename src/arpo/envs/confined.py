@@ -55,7 +55,7 @@ STAGES = ("/mnt", "/media", "/srv", "/opt")
 
 
 def confined(python: str, files: dict[str, int], network: bool) -> list[str]:
-    """`files`: open ones by the names that they have inside. OSError or EnvError where there is no such interpreter."""
+    """`python`: a whole path. `files`: open ones by their names inside. OSError or EnvError where it cannot be run."""
     shown, links = _interpreter(python)
     if shutil.which("bwrap") is None:
         raise ConfigError(
@@ -86,18 +86,22 @@ def surroundings(network: bool) -> dict[str, str]:
 
 def _interpreter(python: str) -> tuple[list[Path], list[Path]]:
     """What it must see of itself: folders and files, none in another, and links that lead to them."""
-    ran = subprocess.run(
-        [python, *PYTHON, "-c", WHERE], capture_output=True, text=True, env=SURROUNDINGS, cwd="/", timeout=ASK_S
-    )
-    if ran.returncode:
-        raise EnvError(f"is no Python 3.11 or newer: {(ran.stderr.strip().splitlines() or ['it says nothing'])[0]}")
-    executable, *places = json.loads(ran.stdout)
+    try:
+        ran = subprocess.run(
+            [python, *PYTHON, "-c", WHERE], capture_output=True, text=True, env=SURROUNDINGS, cwd="/", timeout=ASK_S
+        )
+        executable, *places = json.loads(ran.stdout)
+    except subprocess.TimeoutExpired:
+        raise EnvError(f"did not answer within {ASK_S:g} s") from None
+    except ValueError:
+        said = ran.stderr.strip().splitlines() or ["it says nothing"]
+        raise EnvError(f"is no Python 3.11 or newer: {said[0]}") from None
     shown: list[Path] = []
     for place in sorted(map(Path, places)):
         if place.exists() and not _within(place, [*map(Path, SYSTEM), *shown]):
             shown.append(place)
     links: list[Path] = []
-    for path in {Path(os.path.abspath(python)), Path(executable)}:
+    for path in {Path(python), Path(executable)}:
         for hop in _hops(path):
             if not _within(hop, [*map(Path, SYSTEM), *shown, *links]):
                 (links if hop.is_symlink() else shown).append(hop)
@@ -117,6 +121,9 @@ def _within(path: Path, folders: list[Path]) -> bool:
 
 def _staged(shown: list[Path]) -> tuple[list[str], list[str]]:
     """The words that mount elsewhere what is closed to nobody, and where each then is."""
+    for path in shown:
+        if not path.stat().st_mode & stat.S_IROTH:
+            raise EnvError(f"runs as nobody, who may not read {path}: chmod -R o+rX {path}")
     closed = [path for path in shown if _closed(path)]
     if not closed:
         return [], [str(path) for path in shown]

@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import secrets
+import shutil
 import socket
 import subprocess
 import time
@@ -29,7 +30,7 @@ Answer = Callable[[str, list[Any]], Any]
 
 
 class Conversation:
-    """EnvError where the program has ended or does not answer in time. OSError where there is no such interpreter.
+    """EnvError where the program has ended or does not answer in time; that or OSError where it cannot be started.
 
     `programs`: files of ours, the first of which is run; it is told the number of its connection.
     """
@@ -37,12 +38,13 @@ class Conversation:
     def __init__(self, python: str, programs: Sequence[Path], name: str, network: bool = False) -> None:
         self._name, self._rest = name, bytearray()
         python = os.path.expanduser(python)
+        python = os.path.abspath(shutil.which(python) or python)
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._socket, connection = socket.socketpair()
             ours.enter_context(self._socket)
             theirs.enter_context(connection)
             files = {f"/arpo/{program.name}": theirs.enter_context(held(program.read_text())) for program in programs}
-            words = [*confined(python, files, network), os.path.abspath(python), *PYTHON, f"/arpo/{programs[0].name}"]
+            words = [*confined(python, files, network), python, *PYTHON, f"/arpo/{programs[0].name}"]
             group = new_group(MEMORY_MB)
             ours.callback(remove, group)
             self._process = subprocess.Popen(

@@ -191,8 +191,9 @@ class Client:
             programs = [Path(__file__).with_name("osworld_client.py"), delegate.WORKER]
             try:
                 self._talk = Conversation(self._python, programs, "OSWorld's client", network=True)
-            except OSError as error:
-                raise ConfigError(f"env.osworld_python={self._python}: {error.strerror}") from None
+            except (OSError, EnvError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise ConfigError(f"env.osworld_python={self._python}: {reason}") from None
         address = ":".join(["127.0.0.1", *(str(ports[name]) for name in PORTS)])
         data = {"id": task.id, "instruction": task.instruction, "evaluator": task.evaluator, **task.setup}
         self._ask({"do": "setup", "address": address, "size": size, "task": data})

@@ -294,6 +294,28 @@ def test_without_bubblewrap_one_line_says_what_to_install(bad: Client, monkeypat
         bad.has_metric("equal")
 
 
+def test_what_is_no_interpreter_is_said_in_one_line(tmp_path: Path) -> None:
+    (mute := tmp_path / "mute").write_text("#!/bin/sh\n")
+    mute.chmod(0o755)
+    for python, reason in (
+        (str(mute), "is no Python 3.11 or newer"),
+        ("/bin/false", "is no Python 3.11 or newer"),
+        ("/etc/passwd", "Permission denied"),
+        ("no-such-python", "No such file or directory"),
+    ):
+        with pytest.raises(ConfigError, match=f"^env.osworld_python={python}: {reason}") as refused:
+            Client(python).has_metric("equal")
+        assert "\n" not in str(refused.value)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes nobody")
+def test_packages_that_nobody_may_read_are_named_with_what_to_do(tmp_path: Path) -> None:
+    client = client_of(tmp_path)
+    (tmp_path / "lib").chmod(0o700)
+    with pytest.raises(ConfigError, match=rf"runs as nobody, who may not read {tmp_path}/lib: chmod -R o\+rX"):
+        client.has_metric("equal")
+
+
 def test_an_interpreter_that_only_root_may_reach_is_shown_to_nobody(tmp_path: Path) -> None:
     """As `make osworld-client` makes it for root, in its home."""
     (closed := tmp_path / "closed").mkdir(mode=0o700)
