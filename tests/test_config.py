@@ -88,7 +88,7 @@ REFUSED = {
     "env.size=[1, 2, 3]": "env.size=[1, 2, 3]: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "env.size=[true, 4]": "env.size=[true, 4]: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "tasks.source=''": "tasks.source='': must not be empty",
-    "tasks=train": "tasks=train: is a section; its keys are tasks.source",
+    "tasks=train": "tasks=train: is a section; its keys are tasks.source, tasks.max_steps",
     "env={nom: x}": "env.nom=x: unknown key; did you mean env.name?",
     "agent={block: x, screenshots: y}": "agent.screenshots=y: must be a whole number (and 1 more)",
     "pocket": "pocket: a setting is written key=value, as in seed=3",
@@ -129,7 +129,7 @@ BROKEN_FILES = {
     "? [a]\n: b\n": "line 1, column 3: found unhashable key",
     "seed: !!python/name:os.system\n": "line 1, column 7: could not determine a constructor for the tag "
     "'tag:yaml.org,2002:python/name:os.system'",
-    "tasks: 3\n": "tasks=3: is a section; its keys are tasks.source",
+    "tasks: 3\n": "tasks=3: is a section; its keys are tasks.source, tasks.max_steps",
     "env: {sise: 4}\n": "env.sise=4: unknown key; did you mean env.size?",
     "1: 2\n": f"1=1: unknown key; the keys are {', '.join(known_keys())}",
     "env: &loop {size: *loop}\n": "env.size=&id001 {size: *id001}: must be WIDTHxHEIGHT in pixels, as in 448x280",

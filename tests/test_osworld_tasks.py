@@ -10,7 +10,7 @@ import pytest
 from arpo.config import load_config
 from arpo.envs.base import settings_of
 from arpo.errors import ConfigError, TaskError
-from arpo.tasks.load import load_tasks
+from arpo.tasks.load import judged_tasks, load_tasks
 from arpo.types import Task, from_json, to_json
 
 OSWORLD = Path(__file__).parents[2] / "shared" / "osworld"
@@ -91,6 +91,18 @@ def test_a_task_without_setup_steps_is_set_up_by_none_and_may_be_infeasible(tmp_
     (task,) = load_tasks("osworld", put(tmp_path, bare))
     assert task.setup == {"config": [], "proxy": False}
     assert not task.feasible and TASK.feasible
+
+
+def test_a_setting_replaces_the_limit_of_steps_of_every_task(tmp_path: Path) -> None:
+    spec = put(tmp_path, {**WHOLE, "evaluator": KNOWN}, json.loads(to_json(TASK)) | {"id": "two", "max_steps": 7})
+    own = load_config(None, ["env.name=osworld", f"tasks.source={spec}"])
+    set_to_50 = load_config(None, ["env.name=osworld", f"tasks.source={spec}", "tasks.max_steps=50"])
+    assert [task.max_steps for task in judged_tasks(own)["train"]] == [15, 7]
+    assert [task.max_steps for task in judged_tasks(set_to_50)["train"]] == [50, 50]
+    pocket = load_config("pocket", ["tasks.max_steps=3"])
+    assert {task.max_steps for tasks in judged_tasks(pocket).values() for task in tasks} == {3}
+    with pytest.raises(ConfigError, match=r"^tasks\.max_steps=0: "):
+        load_config(None, ["tasks.max_steps=0"])
 
 
 def test_files_of_both_forms_lie_beside_one_list(tmp_path: Path) -> None:

@@ -85,6 +85,9 @@ class TasksConfig(Section):
     source: str = _setting(
         "train", "a split of the environment, a task list file {domain: [id, ...]}, or one id", min_length=1
     )
+    max_steps: int | None = _setting(
+        None, "actions of an episode at most, for every task; null: each task's own, 15 for OSWorld's", ge=1
+    )
 
 
 class AgentConfig(Section):

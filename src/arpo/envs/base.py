@@ -136,6 +136,7 @@ BACKENDS = {
             expert=None,
             settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
             system="Linux",
+            refuse="arpo.envs.osworld:refuse",
         ),
     )
 }

@@ -1,59 +1,144 @@
-"""JSON lines with a program of another interpreter: one line asked, one line heard.
+"""JSON lines with a program of OSWorld's client, which runs in a sandbox (confined.py): one line asked, one line heard.
 
-talk = Conversation([python, "worker.py"], "OSWorld's client")
-talk.say({"metric": …})
-talk.hear(within_s=30)
-talk.close()
+    talk = Conversation("client/bin/python", [worker], "OSWorld's client")
+    talk.ask({"metric": …}, within_s=30)
+    talk.close()
+
+What it says is not trusted: a line that is too long, late, no object, or an answer to another question is EnvError.
 """
 
 import contextlib
 import json
 import os
-import select
+import secrets
+import shutil
+import socket
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
+from arpo.envs.confined import MEMORY_MB, PYTHON, SCRATCH_MB, confined, surroundings
+from arpo.envs.desktop.memory import new_group, remove
+from arpo.envs.desktop.sandbox import GRACE_S, SUPERVISE, held, refuse_no_sandbox
 from arpo.errors import EnvError
+
+LONGEST = 2 * SCRATCH_MB << 20  # of a line: all of its files may be in it, as text
+SAY_S = 60.0
+Answer = Callable[[str, list[Any]], Any]
 
 
 class Conversation:
-    """EnvError where the program has ended or does not answer in time. OSError where it cannot be started."""
+    """EnvError where the program has ended or does not answer in time; that or OSError where it cannot be started.
 
-    def __init__(self, command: Sequence[str], name: str) -> None:
-        self._name, self._rest = name, b""
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, cwd="/"
-        )
+    `programs`: files of ours, the first of which is run; it is told the number of its connection.
+    """
 
-    def say(self, what: dict[str, Any]) -> None:
-        assert self._process.stdin is not None
-        try:
-            self._process.stdin.write(json.dumps(what).encode() + b"\n")
-            self._process.stdin.flush()
-        except BrokenPipeError as error:
-            raise EnvError(f"{self._name} ended") from error
+    def __init__(self, python: str, programs: Sequence[Path], name: str, network: bool = False) -> None:
+        self._name, self._rest = name, bytearray()
+        python = os.path.expanduser(python)
+        python = os.path.abspath(shutil.which(python) or python)
+        with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
+            self._socket, connection = socket.socketpair()
+            ours.enter_context(self._socket)
+            theirs.enter_context(connection)
+            files = {f"/arpo/{program.name}": theirs.enter_context(held(program.read_text())) for program in programs}
+            words = [*confined(python, files, network), python, *PYTHON, f"/arpo/{programs[0].name}"]
+            group = new_group(MEMORY_MB)
+            ours.callback(remove, group)
+            self._process = subprocess.Popen(
+                ["sh", "-c", SUPERVISE, group or "", *words, str(connection.fileno())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                pass_fds=[connection.fileno(), *files.values()],
+                env=surroundings(network),
+                cwd="/",
+                start_new_session=True,
+            )
+            assert self._process.stdin is not None and self._process.stderr is not None
+            ours.enter_context(self._process.stderr)
+            self._ours = ours.pop_all()
+
+    @property
+    def alive(self) -> bool:
+        return self._process.poll() is None
+
+    def ask(self, request: dict[str, Any], within_s: float, answer: Answer | None = None) -> dict[str, Any]:
+        """Its reply; `answer` gives what it asks back first.
+
+        An agent whose file has got hold of a checker could leave a reply to the next question behind, so each question
+        has a number that cannot be guessed.
+        """
+        number, deadline = secrets.token_hex(8), time.monotonic() + within_s
+        self._say({**request, "id": number})
+        while True:
+            reply = self.hear(deadline - time.monotonic())
+            if reply.get("id") != number:
+                raise EnvError(f"{self._name} answers what it was not asked")
+            if "call" not in reply:
+                return reply
+            if answer is None:
+                raise EnvError(f"{self._name} asks back where there is nothing to ask")
+            try:
+                said = answer(reply["call"], reply["arguments"])
+            except (ValueError, TypeError, LookupError, AttributeError) as error:
+                raise EnvError(f"{self._name} asks for what is not there: {type(error).__name__}: {error}") from error
+            self._say({"is": said})
 
     def hear(self, within_s: float) -> dict[str, Any]:
-        assert self._process.stdout is not None
-        fd, deadline = self._process.stdout.fileno(), time.monotonic() + within_s
-        while b"\n" not in self._rest:
-            if not select.select([fd], [], [], max(0.0, deadline - time.monotonic()))[0]:
-                raise EnvError(f"{self._name} did not answer within {within_s:g} s")
-            read = os.read(fd, 1 << 16)
+        deadline, seen = time.monotonic() + within_s, 0
+        while (end := self._rest.find(b"\n", seen)) < 0:
+            if len(self._rest) > LONGEST:
+                raise EnvError(f"{self._name} says more than {LONGEST >> 20} MB in one line")
+            seen = len(self._rest)
+            try:
+                self._socket.settimeout(max(0.001, deadline - time.monotonic()))
+                read = self._socket.recv(1 << 20)
+            except TimeoutError:
+                raise EnvError(f"{self._name} did not answer within {within_s:.0f} s") from None
+            except OSError:
+                read = b""
             if not read:
-                raise EnvError(f"{self._name} ended without a word")
+                raise self._ended()
             self._rest += read
-        line, self._rest = self._rest.split(b"\n", 1)
-        said: dict[str, Any] = json.loads(line)
+        line, self._rest = bytes(self._rest[:end]), self._rest[end + 1 :]
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            raise EnvError(f"{self._name} said what is no JSON object")
         return said
 
     def close(self) -> None:
-        """May be called twice."""
-        self._process.kill()
-        self._process.wait()
-        for stream in (self._process.stdin, self._process.stdout):
-            assert stream is not None
-            with contextlib.suppress(OSError):
-                stream.close()
+        """End everything in the sandbox, and see it ended. May be called twice."""
+        with self._ours:
+            self._end()
+
+    def _end(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            self._process.wait(GRACE_S)
+        except subprocess.TimeoutExpired:
+            raise EnvError(f"{self._name} does not end (process {self._process.pid})") from None
+
+    def _say(self, what: dict[str, Any]) -> None:
+        try:
+            self._socket.settimeout(SAY_S)
+            self._socket.sendall(json.dumps(what).encode() + b"\n")
+        except TimeoutError:
+            raise EnvError(f"{self._name} did not listen within {SAY_S:g} s") from None
+        except OSError as error:
+            raise self._ended() from error
+
+    def _ended(self) -> EnvError:
+        """With the last line that was said of why: by bubblewrap, or by an interpreter that does not start."""
+        self._end()
+        assert self._process.stderr is not None
+        said = "" if self._process.stderr.closed else self._process.stderr.read().decode(errors="replace").strip()
+        last = said.splitlines()[-1] if said else "without a word"
+        refuse_no_sandbox(last)
+        return EnvError(f"{self._name} ended: {last}")

@@ -16,11 +16,10 @@ import base64
 import contextlib
 import http.client
 import json
-import os
+import math
 import shutil
 import socket
 import subprocess
-import tempfile
 import time
 import urllib.request
 import uuid
@@ -31,9 +30,13 @@ from typing import Any
 from arpo.agent.actions import ENDING, Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.conversation import Conversation
+from arpo.envs.desktop import delegate
+from arpo.envs.desktop.checks import asked_for, listed
+from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.envs.desktop.memory import reserved
 from arpo.envs.images import decode, pixel_hash
-from arpo.errors import ActionError, ConfigError, EnvError, NoRoom
+from arpo.errors import ActionError, ConfigError, EnvError, NoRoom, TaskError
+from arpo.tasks.osworld import did_you_mean, refuse_malformed
 from arpo.types import Observation, Task
 
 READY_S = 300.0  # the limit for a boot, as OSWorld's own provider has it
@@ -173,51 +176,58 @@ class Container:
 
 
 class Client:
-    """OSWorld's own client: prepares a task on a machine and scores it there. Started when it is first needed."""
+    """OSWorld's own client: prepares a task on a machine and scores it there. Started when it is first needed.
+
+    It has the host's network, to reach the machine and to fetch what tasks need, and is held in a sandbox otherwise.
+    Metrics are asked of another one without a network (desktop/delegate.py).
+    """
 
     def __init__(self, python: str) -> None:
-        self._python = python
+        self._python, self._metrics = python, delegate.client(python)
         self._talk: Conversation | None = None
-        self._cache = tempfile.TemporaryDirectory(prefix="arpo-osworld-")
 
     def setup(self, ports: dict[str, int], size: tuple[int, int], task: Task) -> None:
         if self._talk is None:
-            worker = Path(__file__).with_name("osworld_client.py")
+            programs = [Path(__file__).with_name("osworld_client.py"), delegate.WORKER]
             try:
-                # -P: in the worker's folder there is a gym, which would be the client's
-                command = [os.path.expanduser(self._python), "-P", str(worker)]
-                self._talk = Conversation(command, "OSWorld's client")
-            except OSError as error:
-                raise ConfigError(f"env.osworld_python={self._python}: {error.strerror}") from None
-        self._cache.cleanup()  # there are files of the last agent in it
-        self._cache = tempfile.TemporaryDirectory(prefix="arpo-osworld-")
+                self._talk = Conversation(self._python, programs, "OSWorld's client", network=True)
+            except (OSError, EnvError) as error:
+                reason = error.strerror if isinstance(error, OSError) else error
+                raise ConfigError(f"env.osworld_python={self._python}: {reason}") from None
         address = ":".join(["127.0.0.1", *(str(ports[name]) for name in PORTS)])
         data = {"id": task.id, "instruction": task.instruction, "evaluator": task.evaluator, **task.setup}
-        self._ask({"do": "setup", "address": address, "size": size, "cache": self._cache.name, "task": data})
+        self._ask({"do": "setup", "address": address, "size": size, "task": data})
 
     def evaluate(self) -> float:
-        score: float = self._ask({"do": "evaluate"})
-        return score
+        score = self._ask({"do": "evaluate"})
+        if not isinstance(score, int | float) or not math.isfinite(score):
+            raise EnvError(f"OSWorld's client gives no number: {score!r:.80}")
+        return float(score)
 
     def close(self) -> None:
         """May be called twice."""
         if self._talk is not None:
-            self._talk.close()
-            self._talk = None
-        self._cache.cleanup()
+            talk, self._talk = self._talk, None
+            talk.close()
 
     def _ask(self, request: dict[str, Any]) -> Any:
         assert self._talk is not None
         try:
-            self._talk.say(request)
-            reply = self._talk.hear(SETUP_S)
-        except EnvError:
-            self._talk.close()
-            self._talk = None
+            reply = self._talk.ask(request, SETUP_S, self._metric)
+        except BaseException:
+            self.close()
             raise
-        if "error" in reply:
-            raise EnvError(f"OSWorld's client: {reply['error']}")
+        if "is" not in reply:
+            raise EnvError(f"OSWorld's client: {reply.get('error')}")
         return reply["is"]
+
+    def _metric(self, call: str, arguments: list[Any]) -> float:
+        """What it asks back. What the agent's file took over the limits of its checker scores 0."""
+        name, pickled, files = arguments
+        try:
+            return self._metrics.score({"metric": name, "pickled": pickled, "files": files})
+        except Unreadable:
+            return 0.0
 
 
 class OsworldEnv:
@@ -238,6 +248,7 @@ class OsworldEnv:
             what, how = lacking[0]
             raise ConfigError(f"env.name=osworld: {what} is missing; {how}")
         self.size, self._docker, self._client = size, docker, Client(osworld_python)
+        self._settings = {"osworld_python": osworld_python}
         self.ended = True
         self._task: Task | None = None
         self._last: Action | None = None
@@ -247,6 +258,7 @@ class OsworldEnv:
 
     def reset(self, task: Task, seed: int) -> Observation:
         """A fresh machine, prepared for the task. The seed changes nothing."""
+        refuse(task, self._settings)
         self.ended = True
         for machine in self._leaving:
             machine.close()
@@ -301,6 +313,22 @@ class OsworldEnv:
                 break
             seen = now
         return seen
+
+
+def refuse(task: Task, settings: dict[str, Any]) -> None:
+    """TaskError for one that could not be scored, before a machine boots. It takes a client to know that."""
+    refuse_malformed(task)
+    python = settings.get("osworld_python")
+    if python is None or not task.feasible:
+        return
+    client = delegate.client(python)
+    wanted = {name: client.known("metrics") for name in listed(task.evaluator["func"])}
+    if refused := sorted(wanted.keys() & client.known("refused")):
+        raise TaskError(f"{task.id}: the metric {', '.join(refused)} is not used here: docs/osworld-tasks.md says why")
+    wanted |= {what["type"]: client.known("every_getter") for what in asked_for(task.evaluator)}
+    for name, known in wanted.items():
+        if name not in known:
+            raise TaskError(f"{task.id}: OSWorld's client has no checker {name}{did_you_mean([name], known)}")
 
 
 def source(action: Action) -> str:

@@ -55,7 +55,7 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
     if by not in ("expert", "hand"):
         raise ConfigError(f"by={by}: must be expert or hand")
     spec = config.tasks.source if task_id is None else task_id
-    task = load_tasks(config.env.name, spec, settings_of(config.env))[0]
+    task = load_tasks(config.env.name, spec, settings_of(config.env), config.tasks.max_steps)[0]
     env = make(config.env.name, **settings_of(config.env))
     path = Path(f"{task.id}.gif" if out is None else out)
     if path.suffix.lower() not in FORMATS:

@@ -44,7 +44,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
             f"env.workers={config.env.workers}: the script {model} looks behind the screen, for which it needs "
             "env.workers=0"
         )
-    tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env))
+    tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env), config.tasks.max_steps)
     make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
     engine_for, dialect, identity = _load(config, model)
     if pictures is not None:

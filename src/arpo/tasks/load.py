@@ -17,6 +17,7 @@ import itertools
 import json
 import re
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +32,15 @@ from arpo.types import Task, from_json
 HELD_OUT = ("heldout", "heldout_families")
 
 
-def load_tasks(env: str, spec: str, settings: dict[str, Any] | None = None) -> list[Task]:
+def load_tasks(env: str, spec: str, settings: dict[str, Any] | None = None, max_steps: int | None = None) -> list[Task]:
     """The tasks of a split, of a task list file or of one id, in the order in which they are listed.
 
-    `settings` are those with which the environment will be made: a task that it then cannot do is refused.
+    `settings` are those with which the environment will be made: a task that it then cannot do is refused. `max_steps`:
+    the limit of every one of them, in place of its own.
     """
     tasks = _load(env, spec)
     refuse_unfit(env, tasks, settings or {})
-    return tasks
+    return tasks if max_steps is None else [replace(task, max_steps=max_steps) for task in tasks]
 
 
 def _load(env: str, spec: str) -> list[Task]:
@@ -74,10 +76,11 @@ def spread(tasks: Iterable[Task]) -> list[Task]:
 
 def judged_tasks(config: Config) -> dict[str, list[Task]]:
     """The tasks of each split on which training judges its agent; "train": those that it is trained on."""
-    tasks = {"train": load_tasks(config.env.name, config.tasks.source, settings_of(config.env))}
+    max_steps = config.tasks.max_steps
+    tasks = {"train": load_tasks(config.env.name, config.tasks.source, settings_of(config.env), max_steps)}
     for split in HELD_OUT:
         if split in catalog(config.env.name).SPLITS and config.eval.held_out:
-            tasks[split] = spread(load_tasks(config.env.name, split))[: config.eval.held_out]
+            tasks[split] = spread(load_tasks(config.env.name, split, max_steps=max_steps))[: config.eval.held_out]
     return tasks
 
 

@@ -8,6 +8,8 @@ trajectory, hint, …) are left behind. A field that OSWorld does not have is re
 so is an evaluator whose lists do not match.
 """
 
+import difflib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, Self
 
@@ -17,7 +19,8 @@ from arpo.errors import TaskError
 from arpo.types import Task
 
 SPLITS: tuple[str, ...] = ()  # the tasks are the user's files
-MAX_STEPS = 15  # of an episode, as the paper trains and evaluates
+MAX_STEPS = 15  # of an episode, as the paper trains and evaluates; `tasks.max_steps` sets another limit
+ALIKE = 0.8  # two names as near as one slip of the keyboard makes them; many checkers are called nearly the same
 RELEASE = "https://github.com/dvlab-research/ARPO"  # brings OSWorld with the lists of 128 and of 32 tasks
 
 
@@ -98,6 +101,23 @@ def what_is_wrong(error: pydantic.ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     where = ".".join(str(part) for part in first["loc"])
     return f"{where + ': ' if where else ''}{first['msg']}"
+
+
+def refuse_malformed(task: Task) -> None:
+    """TaskError for one that is not of OSWorld's kind, whichever form its file has."""
+    if not isinstance(task.setup.get("config"), list) or "func" not in task.evaluator:
+        raise TaskError(f"{task.id}: not a task of this environment: setup.config and evaluator.func are OSWorld's")
+    try:
+        Parts.model_validate({"config": task.setup["config"], "evaluator": task.evaluator})
+    except pydantic.ValidationError as error:
+        raise TaskError(f"{task.id}: {what_is_wrong(error)}") from None
+
+
+def did_you_mean(names: Iterable[str], known: Iterable[str]) -> str:
+    """What to add to a refusal where a name looks like a misspelt one; else nothing."""
+    known = list(known)
+    near = [match for name in names for match in difflib.get_close_matches(name, known, n=1, cutoff=ALIKE)]
+    return f"; did you mean {', '.join(near)}?" if near else ""
 
 
 def task_list(split: str) -> dict[str, list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import re
 import sqlite3
 import struct
 import subprocess
@@ -470,6 +471,15 @@ def test_checkers_that_are_not_here_are_named_with_their_options() -> None:
     )
 
 
+def test_a_misspelt_checker_has_a_nearest_name() -> None:
+    for task, near in (
+        (task_of("exact_mach", said("ls"), rule({"expected": 1})), "exact_mach; did you mean exact_match?"),
+        (task_of("exact_match", {"type": "vm_fil"}, rule({"expected": 1})), "vm_fil; did you mean vm_file?"),
+    ):
+        with pytest.raises(TaskError, match=re.escape(f"t-1: this environment lacks its checkers {near}; OSWorld's")):
+            refuse(task, {})
+
+
 def test_the_rules_of_every_metric_that_has_some_are_known() -> None:
     with_rules = {name for name, one in METRICS.items() if "rules" in list(inspect.signature(one).parameters)[1:2]}
     assert with_rules == KEYS.keys()
@@ -585,6 +595,7 @@ def test_the_browser_is_closed_before_osworlds_client_reads_its_profile(start: S
     assert sandbox.run("for i in $(seq 100); do pgrep xterm || exit 0; sleep 0.1; done; exit 1").status == 0
 
 
+@pytest.mark.desktop
 def test_an_interpreter_without_osworlds_client_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has not got OSWorld's client: ModuleNotFoundError"):
         Client(sys.executable).has_metric("compare_pdfs")
@@ -620,6 +631,7 @@ def test_osworlds_client_scores_what_is_not_here(start: Start) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.desktop
 @pytest.mark.skipif(not PYTHON.exists(), reason="OSWorld's client is not installed: `make osworld-client` does it")
 def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
     client = Client(str(PYTHON))
@@ -634,7 +646,7 @@ def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
                     found = str(path)
                 arguments = [found] if wanted is None else [found, wanted]
                 compared += 1
-                if client.metric(name, arguments, options) != METRICS[name](*arguments, **options):
+                if client.metric(name, arguments, options, tmp_path) != METRICS[name](*arguments, **options):
                     differ.append((name, found))
     finally:
         client.close()
@@ -644,6 +656,6 @@ def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
 def test_the_worker_needs_nothing_of_ours() -> None:
     worker = Path(delegate.__file__).with_name("osworld_worker.py")
     said = subprocess.run(
-        [sys.executable, "-I", "-S", str(worker)], stdin=subprocess.DEVNULL, capture_output=True, text=True
+        [sys.executable, "-I", "-S", str(worker), "1"], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     assert json.loads(said.stdout)["error"].startswith("ModuleNotFoundError: No module named 'desktop_env'")

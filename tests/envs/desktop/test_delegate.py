@@ -22,6 +22,7 @@ def evaluates(found): return len(eval(found))  # exec is only named here
 def setup_is_its_own(found): return float("lib" in setup.__file__)
 """
 Make = Callable[..., Client]
+pytestmark = pytest.mark.desktop  # it runs in a sandbox
 
 
 @pytest.fixture

@@ -174,7 +174,45 @@ def test_files_come_from_a_folder_in_either_layout_or_from_a_mirror(start: Start
         with pytest.raises(EnvError, match="404"):
             Files(address).read(f"{HUB}/os/none.txt")
         mirror.shutdown()
-    assert Files(str(tmp_path)).why_not(f"{HUB}/../../etc/passwd")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "file://{secret}",
+        f"{HUB}/{{secret}}",
+        f"{HUB}//{{secret}}",
+        f"{HUB}/../secret.txt",
+        f"{HUB}/%2e%2e/secret.txt",
+        f"{HUB}/%2e%2e%2fsecret.txt",
+        f"{HUB}/os/../../secret.txt",
+        "https://..//secret.txt",
+        f"{HUB}/link.txt",
+        f"{HUB}/linked/secret.txt",
+        f"{HUB}/os/a.txt%00",
+        f"{HUB}/{'long' * 2000}",
+        "http://[",
+    ],
+)
+def test_no_address_in_a_task_reads_a_file_outside_the_folder(url: str, tmp_path: Path) -> None:
+    folder, secret = tmp_path / "files", tmp_path / "secret.txt"
+    (folder / "os").mkdir(parents=True)
+    (folder / "os" / "a.txt").write_text("open to tasks")
+    secret.write_text("not open to tasks")
+    (folder / "link.txt").symlink_to(secret)
+    (folder / "linked").symlink_to(tmp_path)
+    (folder / "inside.txt").symlink_to(folder / "os" / "a.txt")
+    files, url = Files(str(folder)), url.format(secret=secret)
+    assert files.why_not(url)
+    with pytest.raises(EnvError):
+        files.read(url)
+    with pytest.raises(TaskError, match="needs the file"):
+        refuse(task_of(step("download", files=[{"url": url, "path": "/home/user/a"}])), {"files": str(folder)})
+    assert files.read(f"{HUB}/inside.txt") == files.read(f"{HUB}/os/a.txt") == b"open to tasks"
+
+
+def test_a_mirror_is_not_asked_for_what_lies_above_it() -> None:
+    assert Files("https://mirror.example/files").why_not(f"{HUB}/%2e%2e/secret.txt")
 
 
 @pytest.mark.desktop("mousepad", "gio")

@@ -25,7 +25,7 @@ from arpo.envs import osworld
 from arpo.envs.base import BACKENDS
 from arpo.envs.desktop import memory
 from arpo.envs.osworld import PORTS, Client, Container, Docker, OsworldEnv, source
-from arpo.errors import ActionError, ConfigError, EnvError, NoRoom
+from arpo.errors import ActionError, ConfigError, EnvError, NoRoom, TaskError
 from arpo.types import Task
 
 pytestmark = pytest.mark.heavy
@@ -78,10 +78,7 @@ def test_an_episode_on_a_fresh_machine_and_nothing_is_left(env: OsworldEnv) -> N
     assert env.score() == 1.0
     env.step(Finish())
     assert env.ended
-    files = Path(env._client._cache.name)
-    assert (files / "t").is_dir()
     assert env.reset(TASK, 0).hash == first.hash, "what was done before is gone"
-    assert not files.exists()
     assert env.score() == 0.0
     env.close()
     assert gone()
@@ -169,8 +166,10 @@ def test_nor_is_one_that_dies_while_it_is_scored(env: OsworldEnv, monkeypatch: p
 @pytest.mark.parametrize("metric", ["compare_audios", "compare_image_text", "check_python_file_by_test_suite"])
 def test_metrics_that_cannot_be_trusted_are_refused(env: OsworldEnv, metric: str) -> None:
     """The first two are constants without their packages, the third would run the agent's Python on this machine."""
-    with pytest.raises(EnvError, match=f"the metric {metric} is not used here"):
-        env.reset(replace(TASK, evaluator={"func": ["exact_match", metric]}), 0)
+    getters = {"result": [CLICKED["result"]] * 2, "expected": [CLICKED["expected"]] * 2}
+    with pytest.raises(TaskError, match=f"the metric {metric} is not used here"):
+        env.reset(replace(TASK, evaluator={"func": ["exact_match", metric], **getters}), 0)
+    assert env._machine is None, "no machine was waited for"
 
 
 def test_what_the_machine_says_is_not_run_here(env: OsworldEnv, tmp_path: Path) -> None:
@@ -298,15 +297,15 @@ def test_doctor_tries_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_files_of_ours_are_no_packages_of_the_clients(tmp_path: Path) -> None:
-    (tmp_path / "desktop_env").mkdir()
-    (tmp_path / "gym.py").touch()
-    (tmp_path / "desktop_env/desktop_env.py").write_text(
+    (tmp_path / "lib" / "desktop_env").mkdir(parents=True)
+    (tmp_path / "lib" / "gym.py").touch()
+    (tmp_path / "lib" / "desktop_env/desktop_env.py").write_text(
         "import gym\nclass metrics:\n    def infeasible(): pass\ndef DesktopEnv(*_, **__): raise OSError(gym.__file__)"
     )
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path} exec {sys.executable} "$@"\n')
+    python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/lib exec {sys.executable} "$@"\n')
     python.chmod(0o755)
-    with contextlib.closing(Client(str(python))) as client, pytest.raises(EnvError, match=f"{tmp_path}/gym.py"):
+    with contextlib.closing(Client(str(python))) as client, pytest.raises(EnvError, match=f"{tmp_path}/lib/gym.py"):
         client.setup(dict.fromkeys(PORTS, 1), SIZE, IMPOSSIBLE)
 
 

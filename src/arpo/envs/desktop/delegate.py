@@ -1,21 +1,26 @@
 """OSWorld's own evaluators, where its client is installed: for the checkers that are not here (checks/).
 
-    client("osworld/bin/python").metric("compare_pptx_files", [found, wanted], {})      0 … 1
+    client("osworld/bin/python").metric("compare_pptx_files", [found, wanted], {}, folder)      0 … 1
 
 `env.osworld_python` names the client's interpreter; one process of it (osworld_worker.py) serves all environments of
-this one, so its dependencies never meet ours. It is started when a task first needs it.
+this one, so its dependencies never meet ours. It is started when a task first needs it, in a sandbox of its own
+(../confined.py): files go to it and come from it in the conversation.
+
+A file that takes a metric over the sandbox's limits is the agent's doing: Unreadable, which scores 0. What else goes
+wrong, a process that is lost or does not answer among it, is EnvError.
 """
 
 from __future__ import annotations
 
 import base64
-import os
+import math
 import threading
-from functools import cache
-from importlib import resources
+from functools import cache, partial
+from pathlib import Path
 from typing import Any
 
-from arpo.envs.conversation import Conversation
+from arpo.envs.confined import SCRATCH, SCRATCH_MB
+from arpo.envs.conversation import Answer, Conversation
 from arpo.envs.desktop.checks.getters import (
     Machine,
     list_directory,
@@ -23,9 +28,13 @@ from arpo.envs.desktop.checks.getters import (
     vm_terminal_output,
     vm_window_size,
 )
+from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.errors import ConfigError, EnvError
 
 START_S, CALL_S = 120.0, 300.0  # limits; its imports take some five seconds
+METRIC_S = 60.0  # of a metric, which waits for nobody: what takes longer was made to
+WORKER = Path(__file__).with_name("osworld_worker.py")
+FOLDER = f"{SCRATCH}/files"  # where the worker has the files of a question
 
 
 @cache
@@ -44,36 +53,46 @@ class Client:
         self._names: dict[str, frozenset[str]] = {}
 
     def has_metric(self, name: str) -> bool:
-        return name in self._known("metrics")
+        return name in self.known("metrics")
 
     def has_getter(self, name: str) -> bool:
-        return name in self._known("getters")
+        return name in self.known("getters")
 
-    def metric(self, name: str, arguments: list[Any], options: dict[str, Any]) -> float:
-        score: float = self._call({"metric": name, "arguments": arguments, "options": options}, None)
-        return score
-
-    def get(self, name: str, machine: Machine, config: dict[str, Any]) -> Any:
-        return self._call({"getter": name, "config": config, "cache": str(machine.cache)}, machine)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._talk is not None:
-                self._talk.close()
-                self._talk = None
-
-    def _known(self, what: str) -> frozenset[str]:
+    def known(self, what: str) -> frozenset[str]:
+        """Names: of its `metrics` and `getters` that are asked here, of `every_getter`, of the metrics `refused`."""
         with self._lock:
             if not self._names:
                 self._start()
             return self._names[what]
 
+    def metric(self, name: str, arguments: list[Any], options: dict[str, Any], folder: Path | None = None) -> float:
+        """`folder`: where the files are whose paths are among the arguments."""
+        files = {} if folder is None else files_of(folder)
+        moved = arguments if folder is None else _moved(arguments, str(folder), FOLDER)
+        return self.score({"metric": name, "arguments": moved, "options": options, "files": files})
+
+    def score(self, request: dict[str, Any]) -> float:
+        """A metric, as the worker is asked for it."""
+        found = self._call({**request, "limit_s": METRIC_S}, METRIC_S + CALL_S)["is"]
+        if not isinstance(found, int | float) or not math.isfinite(found):
+            raise EnvError(f"OSWorld's evaluator {request['metric']} gives no number: {found!r:.80}")
+        return float(found)
+
+    def get(self, name: str, machine: Machine, config: dict[str, Any]) -> Any:
+        request = {"getter": name, "config": config, "limit_s": 2 * CALL_S}  # the machine's time is not the agent's
+        reply = self._call(request, CALL_S, partial(_answer, machine))
+        _keep(reply["files"], machine.cache)
+        return _moved(reply["is"], FOLDER, str(machine.cache))
+
+    def close(self) -> None:
+        with self._lock:
+            if self._talk is not None:
+                talk, self._talk = self._talk, None
+                talk.close()
+
     def _start(self) -> Conversation:
-        worker = resources.files(__package__).joinpath("osworld_worker.py")
         try:
-            # -P: in the worker's folder there is a pyautogui, a setup and others of the client's names
-            command = [os.path.expanduser(self._python), "-P", str(worker)]
-            self._talk = Conversation(command, "OSWorld's evaluators")
+            self._talk = Conversation(self._python, [WORKER], "OSWorld's evaluators")
             said = self._talk.hear(START_S)
         except (OSError, EnvError) as error:
             self.close()
@@ -82,24 +101,55 @@ class Client:
         if "error" in said:
             self.close()
             raise ConfigError(f"env.osworld_python={self._python} has not got OSWorld's client: {said['error']}")
-        self._names = {what: frozenset(names) for what, names in said.items()}
+        self._names = {what: frozenset(names) for what, names in said.items() if isinstance(names, list)}
         return self._talk
 
-    def _call(self, request: dict[str, Any], machine: Machine | None) -> Any:
+    def _call(self, request: dict[str, Any], within_s: float, answer: Answer | None = None) -> dict[str, Any]:
         """EnvError where an evaluator raised, hangs or took the process with it; the next call has a new one."""
+        what = f"OSWorld's evaluator {request.get('metric') or request['getter']}"
         with self._lock:
+            if self._talk is not None and not self._talk.alive:
+                self.close()
             try:
                 talk = self._talk or self._start()
-                talk.say(request)
-                while "call" in (reply := talk.hear(CALL_S)):
-                    assert machine is not None, reply
-                    talk.say({"is": _answer(machine, reply["call"], reply["arguments"])})
+                reply = talk.ask(request, within_s, answer)
             except BaseException:
                 self.close()
                 raise
-        if "error" in reply:
-            raise EnvError(f"OSWorld's evaluator {request.get('metric') or request['getter']} failed: {reply['error']}")
-        return reply["is"]
+        if "over" in reply:
+            raise Unreadable(f"{what} cannot take it: {reply['over']}")
+        if "is" not in reply:
+            raise EnvError(f"{what} failed: {reply.get('error')}")
+        return reply
+
+
+def files_of(folder: Path) -> dict[str, str]:
+    """All that is in a folder, for a conversation. Unreadable where it is more than the sandbox holds."""
+    paths = [path for path in folder.rglob("*") if path.is_file()]
+    if sum(path.stat().st_size for path in paths) > SCRATCH_MB << 20:
+        raise Unreadable(f"files of more than {SCRATCH_MB} MB")
+    return {str(path.relative_to(folder)): base64.b64encode(path.read_bytes()).decode() for path in paths}
+
+
+def _keep(files: dict[str, str], folder: Path) -> None:
+    """Files that came by a conversation. What reads an agent's files names them, so none may lead elsewhere."""
+    try:
+        for name, data in files.items():
+            if Path(name).is_absolute() or ".." in Path(name).parts:
+                raise ValueError(f"{name!r:.80} is no name of a file")
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            (folder / name).write_bytes(base64.b64decode(data))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
+        raise EnvError(f"what OSWorld's evaluators give cannot be kept: {error}") from error
+
+
+def _moved(value: Any, old: str, new: str) -> Any:
+    """The same, with the paths in one folder become those in another."""
+    if isinstance(value, list):
+        return [_moved(one, old, new) for one in value]
+    if isinstance(value, str) and value.startswith(f"{old}/") and ".." not in value.split("/"):
+        return new + value[len(old) :]
+    return value
 
 
 def _answer(machine: Machine, call: str, arguments: list[Any]) -> Any:
@@ -121,4 +171,4 @@ def _answer(machine: Machine, call: str, arguments: list[Any]) -> Any:
             return "/home/user/Desktop"
         case "get_terminal_output":
             return vm_terminal_output(machine)
-    raise AssertionError(call)
+    raise ValueError(f"there is no {call!r:.80}")

@@ -4,9 +4,11 @@
 
 A folder holds what `git clone` of the hub's repository gives (vlc/1a2b/cat.mp4), or what `wget -x` does, with the
 host's name in front. A mirror (http:// or https://) is asked for the same path. Nothing is ever fetched from the
-address that a task names.
+address that a task names, and nothing outside the folder is read, whatever that address says: links are followed
+first, and what then lies elsewhere is not there.
 """
 
+import os
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -29,9 +31,11 @@ class Files:
         """Why a file cannot be had, as far as that can be known without fetching it; empty where it can."""
         if self.where is None:
             return "env.files is not set: it names a folder with the files, or a mirror"
+        if not (paths := _paths(url)):
+            return "that is no address of a file"
         if self._remote or self._beside(url) is not None:
             return ""
-        return f"env.files={self.where} has no {_paths(url)[0]}"
+        return f"env.files={self.where} has no {paths[0]}"
 
     def read(self, url: str) -> bytes:
         """The file, or EnvError."""
@@ -40,7 +44,10 @@ class Files:
         if not self._remote:
             beside = self._beside(url)
             assert beside is not None
-            return beside.read_bytes()
+            try:
+                return beside.read_bytes()
+            except OSError as error:
+                raise EnvError(f"{beside}: {error.strerror}") from error
         assert self.where is not None
         address = f"{self.where.rstrip('/')}/{urllib.parse.quote(_paths(url)[0])}"
         try:
@@ -56,16 +63,22 @@ class Files:
 
     def _beside(self, url: str) -> Path | None:
         assert self.where is not None
+        folder = os.path.realpath(os.path.expanduser(self.where))
         for path in _paths(url):
-            found = Path(self.where).expanduser() / path
-            if ".." not in found.parts and found.is_file():
-                return found
+            found = os.path.realpath(os.path.join(folder, path.lstrip("/")))
+            if Path(found).is_relative_to(folder) and os.path.isfile(found):
+                return Path(found)
         return None
 
 
 def _paths(url: str) -> list[str]:
-    """Where a folder may have the file of an address, the likeliest first."""
-    parts = urllib.parse.urlsplit(url)
+    """Where a folder may have the file of an address, the likeliest first; nowhere, where the address leads upwards."""
+    try:
+        parts = urllib.parse.urlsplit(url)
+    except ValueError:  # "http://[" and the like
+        return []
     path = urllib.parse.unquote(parts.path)
+    if ".." in path.split("/") or "\0" in path:
+        return []
     _, found, inside = path.partition(REVISION)
     return [inside if found else path.lstrip("/"), f"{parts.netloc}{path}"]

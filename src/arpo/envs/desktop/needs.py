@@ -9,15 +9,13 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-import pydantic
-
-from arpo.envs.desktop.checks import asked_for, listed, missing_checks, refuse_broken_checks
+from arpo.envs.desktop.checks import GETTERS, METRICS, asked_for, listed, missing_checks, refuse_broken_checks
 from arpo.envs.desktop.checks.getters import NEEDED, not_installed
 from arpo.envs.desktop.delegate import client
 from arpo.envs.desktop.files import Files
 from arpo.envs.desktop.setup import STEPS, unknown_steps, words_of
 from arpo.errors import ConfigError, TaskError
-from arpo.tasks.osworld import Parts, what_is_wrong
+from arpo.tasks.osworld import did_you_mean, refuse_malformed
 from arpo.types import Task
 
 SMALLEST, LARGEST = 200, 8192  # sides of the screen
@@ -30,12 +28,7 @@ def refuse_size(size: tuple[int, int]) -> None:
 
 def refuse(task: Task, settings: dict[str, Any]) -> None:
     files, osworld_python = settings.get("files"), settings.get("osworld_python")
-    if not isinstance(task.setup.get("config"), list) or "func" not in task.evaluator:
-        raise TaskError(f"{task.id}: not a task of this environment: setup.config and evaluator.func are OSWorld's")
-    try:
-        Parts.model_validate({"config": task.setup["config"], "evaluator": task.evaluator})
-    except pydantic.ValidationError as error:
-        raise TaskError(f"{task.id}: {what_is_wrong(error)}") from None
+    refuse_malformed(task)
     if steps := unknown_steps(task):
         raise TaskError(f"{task.id}: this environment lacks its setup steps {', '.join(steps)}")
     for step in _steps(task):
@@ -49,8 +42,11 @@ def refuse(task: Task, settings: dict[str, Any]) -> None:
     for url in _urls(task):
         if why := Files(files).why_not(url):
             raise TaskError(f"{task.id}: needs the file {url}, but {why}")
-    if lacking := missing_checks(task, client(osworld_python) if osworld_python else None):
-        hint = "" if osworld_python else "; OSWorld's client may have them: set env.osworld_python to its interpreter"
+    osworld = client(osworld_python) if osworld_python else None
+    if lacking := missing_checks(task, osworld):
+        known = {*METRICS, *GETTERS} | (osworld.known("metrics") | osworld.known("getters") if osworld else set())
+        hint = did_you_mean(lacking, known)
+        hint += "" if osworld else "; OSWorld's client may have them: set env.osworld_python to its interpreter"
         raise TaskError(f"{task.id}: this environment lacks its checkers {', '.join(lacking)}{hint}")
     try:
         refuse_broken_checks(task)

@@ -153,14 +153,14 @@ class Sandbox:
             self._pixels = ours.enter_context(_memory(4 * size[0] * size[1] + SCREEN_HEADER))
             program = resources.files(__package__).joinpath("inside.py").read_text()
             texts = {**FILES, **shims.files(), PROGRAM: program}
-            files = {name: theirs.enter_context(_held(text)) for name, text in texts.items()}
+            files = {name: theirs.enter_context(held(text)) for name, text in texts.items()}
             home = theirs.enter_context(template.open("rb")).fileno() if template else NO_FILE
             numbers = (connection.fileno(), self._pixels, home, *size, MOST_PROCESSES)
             self.group = new_group(MEMORY_MB)
             ours.callback(remove, self.group)
             try:
                 self._process = subprocess.Popen(
-                    ["sh", "-c", SUPERVISE, self.group or "", *_nobody(), *_bwrap(files), *INSIDE, *map(str, numbers)],
+                    ["sh", "-c", SUPERVISE, self.group or "", *nobody(), *_bwrap(files), *INSIDE, *map(str, numbers)],
                     stdin=subprocess.PIPE,
                     stdout=subprocess.DEVNULL,
                     stderr=subprocess.PIPE,
@@ -196,10 +196,7 @@ class Sandbox:
             ready = b""
         if not ready:
             said = self._last_words()
-            if any(word in said for word in FORBIDDEN):
-                raise ConfigError(f"the kernel lets this user make no namespaces ({said}); {ALLOW}")
-            if "Unknown option" in said:
-                raise ConfigError(f"bubblewrap is too old ({said}): 0.8 or newer is needed")
+            refuse_no_sandbox(said)
             raise EnvError(f"the desktop did not start: {said}")
         self._connection.settimeout(None)
         self._screen = mmap.mmap(self._pixels, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
@@ -331,24 +328,36 @@ def missing(programs: Mapping[str, str] = PROGRAMS) -> str:
     return f"apt-get install -y --no-install-recommends {' '.join(sorted(lacking))}" if lacking else ""
 
 
-def _nobody() -> list[str]:
+def refuse_no_sandbox(said: str) -> None:
+    """ConfigError where bubblewrap's last words are that none can be made here."""
+    if any(word in said for word in FORBIDDEN):
+        raise ConfigError(f"the kernel lets this user make no namespaces ({said}); {ALLOW}")
+    if "Unknown option" in said:
+        raise ConfigError(f"bubblewrap is too old ({said}): 0.8 or newer is needed")
+
+
+def nobody() -> list[str]:
     """Root does not go into the sandbox: to the host, what runs there is nobody."""
     return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"] if os.geteuid() == 0 else []
 
 
-def _bwrap(files: dict[str, int]) -> list[str]:
-    binds = [("--ro-bind-try", f"/etc/{name}", f"/etc/{name}") for name in ETC]
+def system() -> list[tuple[str, ...]]:
+    """For bubblewrap: the system's programs, read-only."""
     links = [
         ("--symlink", os.readlink(f"/{name}"), f"/{name}")
         if Path(f"/{name}").is_symlink()
         else ("--ro-bind-try",) + (f"/{name}",) * 2
         for name in ("bin", "sbin", "lib", "lib64")
     ]
+    return [("--ro-bind", "/usr", "/usr"), *links]
+
+
+def _bwrap(files: dict[str, int]) -> list[str]:
+    binds = [("--ro-bind-try", f"/etc/{name}", f"/etc/{name}") for name in ETC]
     parts: list[tuple[str, ...]] = [
         ("bwrap", "--die-with-parent", "--new-session", "--unshare-all", "--unshare-user", "--disable-userns"),
         ("--uid", "1000", "--gid", "1000", "--cap-drop", "ALL", "--hostname", "desktop"),
-        ("--ro-bind", "/usr", "/usr"),
-        *links,
+        *system(),
         *binds,
         ("--ro-bind-try", "/var/cache/fontconfig", "/var/cache/fontconfig"),
         ("--ro-bind-try", "/var/lib/dbus", "/var/lib/dbus"),
@@ -364,7 +373,7 @@ def _bwrap(files: dict[str, int]) -> list[str]:
 
 
 @contextlib.contextmanager
-def _held(text: str) -> Iterator[int]:
+def held(text: str) -> Iterator[int]:
     """A file in memory, at its beginning, that a child can read."""
     fd = os.memfd_create("arpo")
     try:

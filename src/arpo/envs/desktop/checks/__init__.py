@@ -159,7 +159,7 @@ def _one(machine: Machine, evaluator: dict[str, Any], osworld: Client | None, i:
             return 0.0
         wanted = [_get(machine, expected, osworld)] if expected else []
         if osworld and _no_metric(metric, options or {}):
-            return osworld.metric(metric, [found, *wanted], options or {})
+            return osworld.metric(metric, [found, *wanted], options or {}, machine.cache)
         return float(METRICS[metric](found, *wanted, **(options or {})))
     except Unreadable:
         return 0.0
