@@ -69,6 +69,15 @@ def test_a_task_of_the_desktop_is_refused_where_its_checker_is_not_to_be_had(tmp
     assert [task.env for task in load_tasks("desktop", put(tmp_path, {**WHOLE, "evaluator": KNOWN}))] == ["desktop"]
 
 
+def test_all_tasks_of_a_list_that_are_refused_are_named_at_once(tmp_path: Path) -> None:
+    bad = [{**WHOLE, "id": f"bad-{i}"} for i in range(3)]
+    with pytest.raises(TaskError, match=r"^bad-0: this environment lacks .* \(also refused: bad-1, bad-2\)$"):
+        load_tasks("desktop", put(tmp_path, bad[0], {**WHOLE, "evaluator": KNOWN}, *bad[1:]))
+    many = [{**WHOLE, "id": f"bad-{i}"} for i in range(99)]
+    with pytest.raises(TaskError, match=r" \(also refused: bad-1, .*, bad-8, …\)$"):
+        load_tasks("desktop", put(tmp_path, *many))
+
+
 def test_settings_say_where_files_and_checkers_are(tmp_path: Path) -> None:
     url = "https://huggingface.co/datasets/one/two/resolve/main/os/1/a.txt"
     download = {"type": "download", "parameters": {"files": [{"url": url, "path": "/home/user/a.txt"}]}}

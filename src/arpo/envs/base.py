@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from arpo.agent.actions import Action, points
-from arpo.errors import ActionError, ConfigError
+from arpo.errors import ActionError, ConfigError, TaskError
 from arpo.types import Observation, Task
 
 if TYPE_CHECKING:
@@ -180,14 +180,21 @@ def refuse_size(name: str, size: tuple[int, int]) -> None:
 
 
 def refuse_unfit(name: str, tasks: Iterable[Task], settings: dict[str, Any]) -> None:
-    """TaskError for the first task that the named backend, with these settings, cannot set up or score.
+    """TaskError where the named backend, with these settings, cannot set up or score one: why, and which others.
 
     On a system where it does not work at all none is refused: there tasks can be listed, and `make` says why.
     """
     if (place := backend(name).refuse) and works_here(name):
-        refuse = _named(place)
+        refuse, refused = _named(place), {}
         for task in tasks:
-            refuse(task, settings)
+            try:
+                refuse(task, settings)
+            except TaskError as error:
+                refused[task.id] = error
+        if refused:
+            first, *others = refused
+            also = "" if not others else f" (also refused: {', '.join(others[:8])}{', …' if others[8:] else ''})"
+            raise TaskError(f"{refused[first]}{also}") from None
 
 
 def catalog(name: str) -> Catalog:

@@ -22,7 +22,7 @@ from typing import Any
 from arpo.envs.confined import MEMORY_MB, PYTHON, SCRATCH_MB, confined, surroundings
 from arpo.envs.desktop.memory import new_group, remove
 from arpo.envs.desktop.sandbox import GRACE_S, SUPERVISE, held, refuse_no_sandbox
-from arpo.errors import EnvError
+from arpo.errors import ConfigError, EnvError
 
 LONGEST = 2 * SCRATCH_MB << 20  # of a line: all of its files may be in it, as text
 SAY_S = 60.0
@@ -141,4 +141,9 @@ class Conversation:
         said = "" if self._process.stderr.closed else self._process.stderr.read().decode(errors="replace").strip()
         last = said.splitlines()[-1] if said else "without a word"
         refuse_no_sandbox(last)
+        if last.startswith(("unshare:", "mount:")):
+            raise ConfigError(
+                f"{self._name} cannot be shown to nobody, as whom they run: root may mount nothing here ({last}); "
+                "install the client in a folder that everybody may enter, as /opt"
+            )
         return EnvError(f"{self._name} ended: {last}")

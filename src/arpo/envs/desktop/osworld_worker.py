@@ -42,10 +42,8 @@ ASKED_BACK = (
 OFFERED = {"env": ("controller", "cache_dir", "vm_platform"), "env.controller": ASKED_BACK}
 STOOD_IN = ("easyocr", "librosa")
 RUNNING = {"exec", "exec_module"}
-SCRATCH, FOLDER = (
-    Path("/arpo/tmp"),
-    Path("/arpo/tmp/files"),
-)  # all that may be written; where the files of a question are
+SCRATCH = Path("/arpo/tmp")  # all that may be written
+FOLDER = SCRATCH / "files"  # of a question
 MEMORY, CPU_S = 3 << 30, 60  # of one process
 MOST_PROCESSES = 64
 WALLS = (
