@@ -141,7 +141,7 @@ def test_a_begun_folder_does_not_keep_the_score_of_another_checker(arpo: Arpo) -
         2,
         "",
         "error: here: was begun with other tasks than tasks.source=list.json has now: press-2 has another evaluator; "
-        "choose another folder\n",
+        "put it back as it was, or choose another folder\n",
     )
 
 

@@ -63,7 +63,7 @@ def test_the_first_task_that_differs_is_named(
             same_tasks(run, {"train": now}, config())
             return
         with pytest.raises(
-            ConfigError, match=f"begun with other tasks than tasks.source=train has now: {what}; choose"
+            ConfigError, match=f"begun with other tasks than tasks.source=train has now: {what}; put it back"
         ):
             same_tasks(run, {"train": now}, config())
 

@@ -260,7 +260,7 @@ def test_runs_of_other_tasks_are_not_mixed_with_what_is_there(
         2,
         "",
         f"error: {tmp_path / 'out' / 'base-0'}: was begun with other tasks than {source} has now: press-2 is missing; "
-        "choose another folder\n",
+        "put it back as it was, or choose another folder\n",
     )
 
 

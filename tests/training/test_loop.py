@@ -439,7 +439,7 @@ def test_a_run_goes_on_with_its_own_tasks_from_anywhere(
         2,
         "",
         f"error: {folder}: was begun with other tasks than tasks.source=list.json has now: press-2 is missing; "
-        "choose another folder\n",
+        "put it back as it was, or choose another folder\n",
     )
     Path("list.json").unlink()
     assert resumed() == (expected, "")

@@ -36,7 +36,7 @@ def same_tasks(run: Run, tasks: Tasks, config: Config) -> None:
     if what is not None:
         raise ConfigError(
             f"{run.folder}: was begun with other tasks than tasks.source={config.tasks.source} has now: {what}; "
-            "choose another folder"
+            "put it back as it was, or choose another folder"
         )
 
 
