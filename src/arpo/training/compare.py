@@ -29,7 +29,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from arpo.config import ALGORITHMS, AlgorithmConfig, Config, load_config, to_yaml
+from arpo.config import METHOD, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
 from arpo.evaluation.compare import Rates, changed, difference, estimate, table_of
 from arpo.evaluation.statistics import student
@@ -50,15 +50,9 @@ def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str
     methods: dict[str, Config] = {}
     for name in names.replace(" ", "").split(","):
         algorithm, *changes = name.split(":")
-        own = [f"algorithm.name={algorithm}", *(f"algorithm.{change}" for change in changes)]
-        config = load_config(source, [*overrides, *own])
-        found, meant = (one.algorithm.model_dump(mode="json") for one in (config, load_config(None, own)))
-        for field in sorted({field for fields in ALGORITHMS.values() for field in fields}):
-            if found[field] != meant[field]:
-                value = json.dumps(found[field])
-                raise ConfigError(
-                    f"algorithm.{field}={value}: makes {name} another method; write {name}:{field}={value}"
-                )
+        named = [change for change in changes if change.partition("=")[0] in METHOD]
+        others = [f"algorithm.{change}" for change in changes if change not in named]
+        config = load_config(source, [*overrides, f"algorithm.name={':'.join([algorithm, *named])}", *others])
         if name in methods:
             raise ConfigError(f"algorithms={names}: {name} is there twice")
         methods[name] = config
