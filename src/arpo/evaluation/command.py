@@ -35,6 +35,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
 
     `pictures`: a folder for moving pictures of a success and of a failure.
     """
+    config = config.model_copy(update={"run_dir": None})  # only a training's settings name its folder
     tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env))
     make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
     engine_for, dialect, identity = _load(config, model)

@@ -1,6 +1,6 @@
 """A run: one folder that holds everything, written by one process and readable by others meanwhile.
 
-    config.yaml     the settings, written once
+    config.yaml     the settings; of those that may change (settings.py) the last
     metrics.jsonl   one JSON object a line
     run.sqlite      the trajectories, the screenshots by hash, and what each update learned from which token
     run.lock        held by the writer; a killed one lets go of it

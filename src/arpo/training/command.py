@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import resource
 import shlex
 import signal
@@ -29,7 +30,7 @@ from arpo.evaluation.command import load_agent, progress_bar
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.settings import same_settings
+from arpo.runs.settings import from_anywhere, go_on
 from arpo.runs.store import Run, write_whole
 from arpo.runs.track import tracking
 from arpo.tasks.load import HELD_OUT
@@ -46,12 +47,12 @@ def run_training(config: Config) -> dict[str, Any]:
     began = time.monotonic()
     tasks = checked_tasks(config)
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
-    folder = config.run_dir or Path("runs") / f"train-{config.algorithm.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config = config.model_copy(update={"run_dir": folder})
+    folder = config.run_dir or _new_folder(config)
+    config = from_anywhere(config.model_copy(update={"run_dir": folder}))
     slots = max(config.train.n_envs, config.eval.n_envs)
     engine, dialect, identity = load_agent(config, config.train.model, slots)
     with Run.write(folder, to_yaml(config)) as run:
-        same_settings(run, config)
+        go_on(run, config)
         run.pin("model", identity)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)
@@ -67,6 +68,11 @@ def run_training(config: Config) -> dict[str, Any]:
                 save_plot(folder / "curve.png", [curve], "update", "success of its episodes")
     print_summary(summary, folder)
     return summary
+
+
+def _new_folder(config: Config) -> Path:
+    method = re.sub(r"[^\w.+=-]+", "-", config.algorithm.name)  # no colons in the names of folders
+    return Path("runs") / f"train-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 @contextlib.contextmanager

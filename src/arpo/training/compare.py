@@ -34,7 +34,7 @@ from arpo.errors import ArpoError, ConfigError
 from arpo.evaluation.compare import Rates, changed, difference, estimate, table_of
 from arpo.evaluation.statistics import student
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.settings import same_settings
+from arpo.runs.settings import LENGTH, same_settings
 from arpo.runs.store import Run
 from arpo.tasks.load import judged_tasks
 
@@ -160,7 +160,7 @@ class Comparison:
             with Run.read(self.folder(BASE, seed)) as base:
                 base.copy(folder, to_yaml(config))
         with Run.write(folder, to_yaml(config)) as run:
-            same_settings(run, config)
+            same_settings(run, config, fixed=LENGTH)  # the budget is the same for all
         return folder
 
     def results(self) -> dict[str, Any]:
@@ -210,8 +210,9 @@ class Finished:
     def read(cls, folder: Path) -> Finished:
         with Run.read(folder) as run:
             lines = list(run.metrics())
+            made = lines[-1]["update"] + 1 if lines else 0
             scores: dict[str, list[float]] = {}
-            for trial in run.summaries(source="evaluation", update=len(lines)):
+            for trial in run.summaries(source="evaluation", update=made):
                 if trial.score is not None:
                     scores.setdefault(trial.task_id, []).append(trial.score)
             summary = json.loads((folder / "summary.json").read_text())
