@@ -10,6 +10,7 @@ methods, is the same command once more.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -215,9 +216,15 @@ class Finished:
             for trial in run.summaries(source="evaluation", update=made):
                 if trial.score is not None:
                     scores.setdefault(trial.task_id, []).append(trial.score)
-            summary = json.loads((folder / "summary.json").read_text())
             rates = {task: float(np.mean(values)) for task, values in sorted(scores.items())}
-            return cls(folder, run.fact("model"), summary, lines, rates)
+            return cls(folder, run.fact("model"), _summary(folder / "summary.json"), lines, rates)
+
+
+def _summary(file: Path) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        if isinstance(found := json.loads(file.read_text(encoding="utf-8")), dict):
+            return found
+    raise ConfigError(f"{file}: cannot be read; remove it, and the same command makes it anew")
 
 
 def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:

@@ -17,12 +17,13 @@ from arpo.algorithms.advantages import advantages, failed, informative, spread
 from arpo.algorithms.replay import Replay
 from arpo.config import AlgorithmConfig, Config
 from arpo.engines.local import LocalEngine
+from arpo.errors import ConfigError
 from arpo.runs.store import Run, Summary
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner
 from arpo.training.rollouts import Rollouts
 from arpo.training.samples import to_samples
-from arpo.types import Group, Sample
+from arpo.types import Group, Sample, Trajectory
 
 
 async def train(
@@ -45,7 +46,7 @@ async def train(
             run.log(checkpoints.line())
             on_update(checkpoints.line())
     budget = config.train.env_steps or math.inf
-    spent = sum(line["env_steps"] for line in run.metrics() if line["update"] < first)
+    spent = sum(episode.n_steps for episode in run.summaries(source="rollout") if episode.update < first)
     tested = False
     under_way: deque[asyncio.Task[list[Group]]] = deque()
 
@@ -64,7 +65,7 @@ async def train(
             begin(update + config.train.lag)
             groups = await under_way.popleft()
             sampled = time.monotonic()
-            filled = replay.fill(groups, update, run.trajectory)
+            filled = replay.fill(groups, update, partial(_success, run))
             samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
             n = config.train.optimizer_tasks
             steps = [list(chain(*samples[i : i + n])) for i in range(0, len(samples), n)]
@@ -107,6 +108,17 @@ async def _learn(learner: Learner, steps: list[list[Sample]]) -> dict[str, float
         assert this is not None
         this.cancel()  # once more: it is heard at the next pause
         return learned
+
+
+def _success(run: Run, name: str) -> Trajectory:
+    """A stored success that is to be replayed."""
+    try:
+        return run.trajectory(name)
+    except KeyError:
+        raise ConfigError(
+            f"{run.folder / 'run.sqlite'}: lacks the success {name}, which the checkpoint remembers: it is not the one "
+            "that was written with it; put that back"
+        ) from None
 
 
 def about(
