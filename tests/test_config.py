@@ -8,7 +8,17 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arpo.config import Config, TasksConfig, known_keys, load_config, parse_size, presets, split_settings, to_yaml
+from arpo.config import (
+    ALGORITHMS,
+    Config,
+    TasksConfig,
+    known_keys,
+    load_config,
+    parse_size,
+    presets,
+    split_settings,
+    to_yaml,
+)
 from arpo.errors import ConfigError
 
 
@@ -177,6 +187,64 @@ def test_every_setting_is_documented_where_it_is_printed() -> None:
     lines = to_yaml(Config()).splitlines()
     assert len([line for line in lines if not line.split("#")[0].strip().endswith(":")]) == len(known_keys())
     assert all("  # " in line and not line.endswith("None") for line in lines)
+
+
+def test_a_new_method_on_top_of_resolved_settings_is_that_method(tmp_path: Path) -> None:
+    path = write(tmp_path, to_yaml(load_config(None, ["algorithm.name=arpo+", "algorithm.group=4"])))
+    for name in ALGORITHMS:
+        found = load_config(path, [f"algorithm.name={name}"]).algorithm
+        assert found == load_config(None, [f"algorithm.name={name}", "algorithm.group=4"]).algorithm
+
+
+def test_a_method_with_another_field_has_another_name(tmp_path: Path) -> None:
+    changed = load_config(None, ["algorithm.name=arpo+:replay_tau=4:replay_spares=false"])
+    assert (changed.algorithm.replay_tau, changed.algorithm.replay_spares, changed.algorithm.replay) == (4, False, True)
+    assert changed.algorithm.name == "arpo+:replay_spares=false:replay_tau=4"
+    assert load_config(write(tmp_path, to_yaml(changed)), []) == changed
+    assert Config.model_validate({"algorithm": {"name": "grpo", "replay": True}}).algorithm.name == "grpo:replay=true"
+    assert load_config(None, ["algorithm.name=arpo+:replay_spares=true"]).algorithm.name == "arpo+"
+
+
+@pytest.mark.parametrize(
+    ("file", "settings", "line"),
+    [
+        (
+            "",
+            ["algorithm.replay=false"],
+            "algorithm.replay=false: makes arpo another method; name it arpo:replay=false",
+        ),
+        (
+            "algorithm: {name: grpo, replay: true, redraw: 2}",
+            [],
+            "FILE: algorithm.redraw=2: makes grpo another method; name it grpo:redraw=2:replay=true",
+        ),
+        (
+            "algorithm: {name: 'grpo:replay=true'}",
+            ["algorithm.replay=false"],
+            "algorithm.replay=false: makes grpo:replay=true another method; name it grpo",
+        ),
+        (
+            "",
+            ["algorithm.name=arpo:group=2"],
+            "algorithm.name=arpo:group=2: a name holds what it changes of redraw, replay, replay_reject, "
+            "replay_spares, replay_tau, replay_truncate, as in arpo:redraw=2",
+        ),
+        ("", ["algorithm.name=arpo:redraw=-1"], "algorithm.redraw=-1: must be at least 0"),
+    ],
+)
+def test_a_name_that_says_another_method_than_its_fields_is_refused(
+    file: str, settings: list[str], line: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, file)
+    with pytest.raises(ConfigError) as refused:
+        load_config(path, settings)
+    assert str(refused.value) == line.replace("FILE", path)
+
+
+def test_a_stored_name_that_says_too_little_is_completed(tmp_path: Path) -> None:
+    path = write(tmp_path, "algorithm: {name: arpo+, replay_spares: false}")
+    named = load_config(None, ["algorithm.name=arpo+:replay_spares=false"])
+    assert load_config(path, [], stored=True) == named
 
 
 def test_the_first_argument_without_an_equals_sign_is_the_source() -> None:

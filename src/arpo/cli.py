@@ -292,7 +292,9 @@ def select(
 @app.command()
 def train(
     settings: Settings = None,
-    resume: Annotated[str | None, typer.Option(help="The folder of a run to go on with, as it was begun.")] = None,
+    resume: Annotated[
+        str | None, typer.Option(help="The folder of a run to go on with; limits such as train.updates may be changed.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Only check, and print the settings and what would be done.")
     ] = False,
@@ -306,19 +308,17 @@ def train(
       arpo train                                             the agent that comes with arpo, on the embedded desktop
       arpo train pocket algorithm.name=grpo run_dir=runs/g   another method, another folder
       arpo train --resume runs/g                             killed? go on
+      arpo train --resume runs/g train.updates=40            make it longer
       arpo train --dry-run                                   every setting, what it means, what would be done
     """
-    from arpo.config import load_config, to_yaml
+    from arpo.config import to_yaml
 
     own = None
     if resume is not None:
+        from arpo.runs.settings import resumed
         from arpo.runs.tasks import own_tasks
 
-        if settings:
-            raise ConfigError(f"resume={resume}: a run goes on with its own settings; leave the others out")
-        if not (Path(resume) / "config.yaml").is_file():
-            raise ConfigError(f"resume={resume}: holds no run")
-        config = load_config(str(Path(resume) / "config.yaml"), [f"run_dir={resume}"])
+        config = resumed(Path(resume), settings or [])
         own = own_tasks(config)
     else:
         config = _configured(settings, {}, preset="pocket")

@@ -126,10 +126,14 @@ class EvalConfig(Section):
 
 
 class AlgorithmConfig(Section):
-    """The method. `name` sets the fields that make it what it is; any of them can be set otherwise beside it."""
+    """The method. `name` sets the fields that make it what it is, and says where one is otherwise: a name cannot lie.
 
-    name: Literal["grpo", "dapo", "arpo", "arpo+"] = _setting(
-        "arpo", "the method; it sets the fields below that its column in docs/algorithms.md names"
+    arpo+:replay_spares=false is arpo+ in all but that field. Whatever the fields are set to, `name` becomes the name of
+    what they make; `load_config` refuses settings whose name was another one.
+    """
+
+    name: str = _setting(
+        "arpo", "grpo, dapo, arpo or arpo+: sets fields below (docs/algorithms.md); or, say, arpo+:replay_tau=null"
     )
     group: int = _setting(8, "episodes of a task that are compared with each other", ge=2)
     std: Literal["population", "sample"] = _setting("population", "which standard deviation divides advantages")
@@ -169,9 +173,22 @@ class AlgorithmConfig(Section):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _by_name(cls, given: Any) -> Any:
-        if isinstance(given, dict):
-            return ALGORITHMS.get(given.get("name", "arpo"), {}) | given
-        return given
+        if not isinstance(given, dict):
+            return given
+        name = given.get("name", cls.model_fields["name"].default)
+        try:
+            fields = _meant(name) | given
+        except ValueError:  # said below
+            return given
+        known = name.partition(":")[0]
+        changed = {field: fields[field] for field, value in _meant(known).items() if fields[field] != value}
+        return fields | {"name": ":".join([known, *(f"{field}={_plain(value)}" for field, value in changed.items())])}
+
+    @pydantic.field_validator("name", mode="before")
+    @classmethod
+    def _known(cls, name: object) -> object:
+        _meant(name)
+        return name
 
 
 ALGORITHMS: dict[Any, dict[str, Any]] = {
@@ -180,6 +197,26 @@ ALGORITHMS: dict[Any, dict[str, Any]] = {
     "arpo": {"replay": True},
     "arpo+": {"replay": True, "replay_tau": 8.0, "replay_truncate": 2.0, "replay_reject": 2.0, "replay_spares": True},
 }
+METHOD = tuple(sorted({field for fields in ALGORITHMS.values() for field in fields}))  # the fields that names set
+
+
+def _meant(name: object) -> dict[str, Any]:
+    """The fields that a name sets, all of METHOD. ValueError where it names no method."""
+    known, *changes = str(name).split(":")
+    if known not in ALGORITHMS:
+        raise ValueError("must be 'grpo', 'dapo', 'arpo' or 'arpo+'")
+    meant = {field: AlgorithmConfig.model_fields[field].default for field in METHOD} | ALGORITHMS[known]
+    for change in changes:
+        field, equals, value = change.partition("=")
+        if field not in METHOD or not equals:
+            raise ValueError(f"a name holds what it changes of {', '.join(METHOD)}, as in {known}:redraw=2")
+        meant[field] = _yaml(value, change)
+    return meant
+
+
+def _plain(value: object) -> str:
+    """A value in a name, always written alike: a file has 4.0 where somebody typed 4."""
+    return _dumped(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 class TrainConfig(Section):
@@ -236,14 +273,20 @@ def presets() -> tuple[str, ...]:
     return tuple(sorted(file.name.removesuffix(".yaml") for file in files.iterdir() if file.name.endswith(".yaml")))
 
 
-def load_config(source: str | None, overrides: list[str]) -> Config:
-    """The configuration of a preset or a YAML file (None: all defaults), with `key=value` settings on top."""
+def load_config(source: str | None, overrides: list[str], stored: bool = False) -> Config:
+    """The configuration of a preset or a YAML file (None: all defaults), with `key=value` settings on top.
+
+    A new `algorithm.name` sets anew what names set. `stored`: of a run, whose name may be one that says too little.
+    """
     values = {} if source is None else _read(source)
-    if source is not None:
-        _validated(values, prefix=f"{source}: ")  # so that an error says whether the file or the command line is wrong
+    if source is not None:  # first alone, so that an error says whether the file or the command line is wrong
+        _validated(values, stored, prefix=f"{source}: ")
+    if any(override.startswith("algorithm.name=") for override in overrides):
+        for field in METHOD:
+            values.get("algorithm", {}).pop(field, None)
     for override in overrides:
         _override(values, override)
-    return _validated(values, overrides=overrides)
+    return _validated(values, stored, overrides=overrides)
 
 
 def split_settings(arguments: list[str]) -> tuple[str | None, list[str]]:
@@ -375,13 +418,26 @@ _TEXTS = {
 }
 
 
-def _validated(values: dict[str, Any], prefix: str = "", overrides: list[str] | None = None) -> Config:
+def _validated(values: dict[str, Any], stored: bool, prefix: str = "", overrides: list[str] | None = None) -> Config:
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except pydantic.ValidationError as error:
         first, *more = error.errors(include_url=False)
         others = f" (and {len(more)} more)" if more else ""
         raise ConfigError(f"{prefix}{_complaint(first, overrides or [])}{others}") from None
+    if not stored:
+        _refuse_misnamed(values.get("algorithm", {}), config.algorithm, prefix)
+    return config
+
+
+def _refuse_misnamed(given: dict[str, Any], made: AlgorithmConfig, prefix: str) -> None:
+    """ConfigError where a field makes the method another than the one that is named."""
+    name = given.get("name", AlgorithmConfig.model_fields["name"].default)
+    for field, meant in _meant(name).items():
+        if (found := getattr(made, field)) != meant:
+            raise ConfigError(
+                f"{prefix}algorithm.{field}={_shown(found)}: makes {name} another method; name it {made.name}"
+            )
 
 
 def _complaint(error: Any, overrides: list[str]) -> str:

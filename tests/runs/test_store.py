@@ -224,7 +224,68 @@ def test_a_killed_writer_loses_at_most_what_it_had_not_finished(tmp_path: Path) 
     db.close()
 
 
+# Damaged
+
+
+@pytest.mark.parametrize("line", [b'{"update": 1, "los\n', b"\xff\xfe\n", b"\n", b"3\n"])
+def test_a_damaged_line_of_metrics_is_named_and_the_run_can_go_on_without_it(line: bytes, tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        run.log({"update": 0})
+        path = tmp_path / "metrics.jsonl"
+        path.write_bytes(path.read_bytes() + line)
+        run.log({"update": 2})
+        with pytest.raises(ConfigError) as refused:
+            list(run.metrics())
+        assert str(refused.value) == f"{path}: line 2 cannot be read; take it out, and the run goes on without it"
+
+
+def test_a_lost_store_is_not_replaced_by_an_empty_one(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        run.log({"update": 0})
+    (tmp_path / "run.sqlite").unlink()
+    for _ in range(2):
+        with pytest.raises(ConfigError, match=r"has no run\.sqlite, where the episodes are .*; put it back, or begin"):
+            Run.write(tmp_path, "")
+
+
+@pytest.mark.parametrize("where", ["half", "middle", "record"])
+def test_a_damaged_store_is_one_line(where: str, tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        for i in range(40):
+            run.add(trajectory(str(i)))
+        if where == "record":
+            run._db.execute("UPDATE trajectories SET record = x'00'")
+    path = tmp_path / "run.sqlite"
+    content = path.read_bytes()
+    if where == "half":
+        path.write_bytes(content[: len(content) // 2])
+    elif where == "middle":
+        path.write_bytes(content[:2048] + bytes([255]) * (len(content) - 2048))
+    with pytest.raises(ConfigError, match=r"run\.sqlite: cannot be read: .*; put a whole one back, or begin another"):
+        with Run.read(tmp_path) as run:
+            list(run.trajectories())
+            run.trajectory("3")
+
+
 # A full disk
+
+
+@pytest.mark.parametrize("room", [0, 512, 4096, 40_000])
+def test_a_disk_too_small_for_a_store_is_said_as_such(room: int, tmp_path: Path) -> None:
+    script = (
+        "import resource, signal, sys\n"
+        "from pathlib import Path\n"
+        "from arpo.runs.store import Run\n"
+        "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({room}, {room}))\n"
+        "try:\n"
+        "    with Run.write(Path(sys.argv[1]), '') as run:\n"
+        "        for i in range(99): run.note(str(i), 'x' * 999)\n"
+        "except OSError as error: print(error.filename)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script, tmp_path / "run"], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(str(tmp_path / "run")) or done.stdout == "None\n"
 
 
 def test_a_full_database_is_a_full_disk_and_what_was_there_stays(tmp_path: Path) -> None:

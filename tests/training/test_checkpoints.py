@@ -6,11 +6,13 @@ from pathlib import Path
 from statistics import fmean
 
 import pytest
+import torch
 from guesser import settings
 
 from arpo.algorithms.replay import Replay
 from arpo.config import Config
 from arpo.engines.checkpoint import load_checkpoint
+from arpo.errors import ConfigError
 from arpo.training.checkpoint import RECENT, Checkpoints
 from arpo.training.learner import Learner
 
@@ -69,6 +71,69 @@ def test_equal_ones_are_as_good_as_the_newest(learner: Learner, tmp_path: Path) 
     for success in [0.5] * (RECENT + 2):
         save(checkpoints, learner, success)
     assert checkpoints.best == checkpoints.newest
+
+
+# Damaged, or of another machine
+
+
+def damage(file: Path, content: bytes | None) -> None:
+    """Cut in half, replaced, or gone."""
+    if content is None:
+        file.unlink()
+    else:
+        file.write_bytes(content or file.read_bytes()[: file.stat().st_size // 2])
+
+
+@pytest.mark.parametrize("content", [b"", b"{}\n", b"\x80\x02rubbish", None], ids=["cut", "json", "rubbish", "gone"])
+@pytest.mark.parametrize("name", ["state.json", "optimizer.pt", "model.safetensors", "config.json"])
+@pytest.mark.parametrize("before", [True, False])
+def test_a_damaged_checkpoint_is_one_line_with_the_way_to_the_one_before(
+    name: str, content: bytes | None, before: bool, learner: Learner, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=2)
+    for _ in range(1 + before):
+        save(checkpoints, learner, 0.5)
+    newest = checkpoints.newest
+    damage(newest / name, content)
+    with pytest.raises(ConfigError) as refused:
+        Checkpoints(tmp_path, keep=2).restore(learner, Replay(learner.config.algorithm, 0))
+    line = str(refused.value)
+    assert line.startswith(str(newest)) and "\n" not in line
+    then = "from update-00001" if before else "from its beginning, with the episodes that are stored"
+    assert line.endswith(f"; rename {newest.name} to {newest.name}.damaged, and the run goes on {then}")
+    newest.rename(f"{newest}.damaged")
+    again = Checkpoints(tmp_path, keep=2)
+    assert again.restore(learner, Replay(learner.config.algorithm, 0)) == int(before)
+    for _ in range(3):  # and it is never removed
+        save(again, learner, 0.5)
+    assert Path(f"{newest}.damaged").is_dir()
+
+
+def test_a_damaged_checkpoint_that_is_not_the_newest_is_said_before_the_work(learner: Learner, tmp_path: Path) -> None:
+    checkpoints = Checkpoints(tmp_path, keep=3)
+    for _ in range(3):
+        save(checkpoints, learner, 0.5)
+    damage(tmp_path / "update-00002" / "state.json", b"")
+    with pytest.raises(ConfigError, match=r"update-00002/state\.json: cannot be read"):
+        Checkpoints(tmp_path, keep=3).restore(learner, Replay(learner.config.algorithm, 0))
+
+
+@pytest.mark.parametrize("rank", [0, 2])
+def test_what_a_gpu_wrote_is_read_where_there_is_none(
+    guesser_folder: Path, tmp_path: Path, rank: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = Learner(load_checkpoint(guesser_folder, "cpu"), settings(lora_rank=rank))
+    for weight in learner.parameters:
+        weight.grad = torch.ones_like(weight)
+    learner.optimizer.step()
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:7")  # as such files say it
+        save(Checkpoints(tmp_path, keep=1), learner, 0.5)
+    other = Learner(load_checkpoint(guesser_folder, "cpu"), settings(lora_rank=rank))
+    assert Checkpoints(tmp_path, keep=1).restore(other, Replay(other.config.algorithm, 0)) == 1
+    moments = [learner.optimizer.state_dict()["state"][0], other.optimizer.state_dict()["state"][0]]
+    assert torch.equal(moments[0]["exp_avg"], moments[1]["exp_avg"]) and moments[1]["exp_avg"].device.type == "cpu"
+    assert all(torch.equal(*pair) for pair in zip(learner.parameters, other.parameters, strict=True))
 
 
 def prompted(prompt: Path | None) -> Config:

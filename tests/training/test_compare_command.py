@@ -210,7 +210,7 @@ def check_results(out: Path) -> None:
         (["algorithm.name=grpo"], "algorithm.name: --algorithms names the methods"),
         (
             ["algorithm.replay=true"],
-            "algorithm.replay=true: makes grpo another method; write grpo:replay=true",
+            "algorithm.replay=true: makes grpo another method; name it grpo:replay=true",
         ),
         (
             ["train.updates=0"],

@@ -27,8 +27,10 @@ from arpo.agent import dialects
 from arpo.config import load_config
 from arpo.engines import checkpoint
 from arpo.engines.checkpoint import load_checkpoint
-from arpo.errors import EnvError
+from arpo.errors import ConfigError, EnvError
+from arpo.evaluation.command import run_evaluation
 from arpo.runs.store import Run
+from arpo.training import command
 from arpo.training.command import run_training
 from arpo.types import Trajectory
 from fake_env import FakeEnv, make_task, write_list
@@ -390,7 +392,7 @@ def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> N
     arpo.begin(folder := tmp_path / "run")
     for changed, old, new in (
         ("train.lr=1e-4", "lr: 5.0e-05", "lr: 0.0001"),
-        ("algorithm.replay=false", "replay: true", "replay: false"),
+        ("algorithm.name=arpo:replay=false", "name: arpo", "name: arpo:replay=false"),
         ("seed=1", "seed: 0", "seed: 1"),
     ):
         status, out, err = arpo.begin(folder, changed)
@@ -490,8 +492,92 @@ def test_a_runs_folder_stands_for_its_best_checkpoint_with_its_prompt(
     with Run.read(Path("more")) as run:
         assert run.fact("model") == seen("by-name")[0]
     (two / "state.json").write_text("{")
-    told = "a state.json in run/checkpoints is damaged; name one of its checkpoints"
-    assert evaluate("run") == (2, "", f"error: model=run: {told}\n")
+    status, _, err = evaluate("run")
+    assert (status, err.count("\n")) == (2, 1) and err.startswith(f"error: {two / 'state.json'}: cannot be read (")
+
+
+def test_a_finished_run_can_be_made_longer_and_is_judged_anew(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run", "eval.held_out=0")
+    first = json.loads((folder / "summary.json").read_text())
+    limits = ("train.updates=3", "train.micro_tokens=100", "train.save_every=2", "train.keep=9", "train.n_envs=1")
+    status, _, err = arpo("--resume", str(folder), *limits)
+    assert status == 0, err
+    assert [line["update"] for line in metrics(folder)] == [0, 1, 2]
+    assert checkpoints(folder) == ["update-00001", "update-00002", "update-00003"]
+    with Run.read(folder) as run:
+        assert {one.update for one in run.summaries(source="evaluation")} == {0, 2, 3}
+        judged = [one.score for one in run.summaries(source="evaluation", update=3)]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["final_train"] == pytest.approx(sum(score or 0.0 for score in judged) / len(judged))
+    assert summary["base_train"] == first["base_train"] and summary["env_steps"] > first["env_steps"]
+    again = load_config(str(folder / "config.yaml"), [])
+    assert (again.train.updates, again.train.micro_tokens, again.train.keep) == (3, 100, 9)
+
+
+def test_a_run_that_is_made_longer_is_not_finished_before_it_is(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arpo.begin(folder := tmp_path / "run", "eval.held_out=0")
+    with monkeypatch.context() as patch:
+        patch.setattr(command, "train", lambda *_: (_ for _ in ()).throw(ConfigError("stopped here")))
+        assert arpo("--resume", str(folder), "train.env_steps=1000", "train.updates=3")[0] == 2
+    assert not (folder / "summary.json").exists()
+    assert arpo("--resume", str(folder))[0] == 0
+    assert len(metrics(folder)) == 3
+
+
+def test_what_makes_a_run_what_it_is_cannot_be_changed_when_it_goes_on(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run", "train.updates=0", "eval.held_out=0")
+    for change in ("train.lr=1e-3", "pocket", "seed=1", "algorithm.name=grpo", "run_dir=other", "train={updates: 3}"):
+        status, out, err = arpo("--resume", str(folder), change)
+        key = change.partition("=")[0]
+        assert (status, out, err.count("\n")) == (2, "", 1)
+        assert err.startswith(f"error: {key}: a run goes on with its own settings; beside --resume only these may be")
+    assert arpo("--resume", str(folder), "train.updates=soon")[2] == (
+        "error: train.updates=soon: must be a whole number\n"
+    )
+
+
+def test_a_run_of_an_earlier_arpo_whose_name_says_too_little_goes_on(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run", "algorithm.name=arpo+:replay_spares=false", "eval.held_out=0")
+    written = (folder / "config.yaml").read_text()
+    assert "  name: arpo+:replay_spares=false  #" in written
+    (folder / "config.yaml").write_text(written.replace("arpo+:replay_spares=false", "arpo+"))
+    status, _, err = arpo("--resume", str(folder), "train.updates=3")
+    assert status == 0, err
+    assert "  name: arpo+:replay_spares=false  #" in (folder / "config.yaml").read_text()
+
+
+def test_a_run_goes_on_from_another_working_directory(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model").symlink_to(arpo.model)
+    (tmp_path / "prompt.txt").write_text("Please: {instruction}")
+    relative = ("train.model=model", "agent.prompt_file=prompt.txt")
+    status, _, err = arpo.begin(folder := tmp_path / "run", *relative, "eval.held_out=0")
+    assert status == 0, err
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    status, _, err = arpo("--resume", "../run", "train.updates=3")
+    assert status == 0, err
+    assert (folder / "checkpoints" / "update-00003" / "prompt.txt").read_text() == "Please: {instruction}"
+
+
+def test_neither_kind_of_run_goes_on_in_the_folder_of_the_other(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where = ("env.name=fake", "env.size=96x64", "tasks.source=train")
+    config = load_config("pocket", [*where, "eval.trials=1"])
+    run_evaluation(config, "random", judged := tmp_path / "evaluation")
+    before = sorted(path.name for path in judged.iterdir())
+    line = f"error: {judged}: holds an evaluation, no training; `arpo eval … --run-dir` goes on with it\n"
+    assert arpo("--resume", str(judged)) == (2, "", line)
+    assert arpo.begin(judged) == (2, "", line)
+    assert sorted(path.name for path in judged.iterdir()) == before
+    arpo.begin(trained := tmp_path / "training", "train.updates=0", "eval.held_out=0")
+    config = load_config(str(trained / "config.yaml"), [])
+    with pytest.raises(ConfigError, match="holds a training, no evaluation; choose another folder"):
+        run_evaluation(config, "random", trained)
 
 
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:

@@ -22,10 +22,12 @@ from test_loop import GENTLY, LEARNS, checkpoints, equal, metrics, rollouts, wei
 
 from arpo.engines import local
 from arpo.engines.checkpoint import load_checkpoint
+from arpo.errors import ConfigError, EnvError
 from arpo.runs.store import Run
 from arpo.training import loop
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner, LearnerError, NotFinite
+from arpo.training.rollouts import Rollouts
 from arpo.training.samples import Batch, to_samples
 from arpo.types import Sample, from_json
 
@@ -101,6 +103,71 @@ def test_what_was_finished_is_in_a_checkpoint_however_rare_they_are_and_the_run_
     assert metrics(tmp_path) == metrics(undisturbed)
     last = Path("checkpoints", "update-00004")
     assert equal(weights(tmp_path / last), weights(undisturbed / last))
+
+
+# Whatever else goes wrong
+
+
+@pytest.mark.parametrize(
+    "error", [EnvError("it broke"), OSError(28, "full"), RuntimeError("a bug"), KeyboardInterrupt()]
+)
+@pytest.mark.parametrize("full", [False, True])
+def test_what_was_finished_is_in_a_checkpoint_whatever_went_wrong_and_that_is_what_is_said(
+    error: BaseException,
+    full: bool,
+    guesser_folder: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    config = settings(LEARNS, **RARELY)
+    groups, calls = Rollouts.groups, itertools.count()
+
+    async def failing(*arguments: Any) -> Any:
+        if next(calls) == 2:
+            if full:
+                patch.setattr(torch, "save", lambda *_: (_ for _ in ()).throw(OSError(28, "no room")))
+            raise error
+        return await groups(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Rollouts, "groups", failing)
+        with pytest.raises(type(error)) as stopped:
+            train_in(tmp_path, guesser_folder, config)
+    assert stopped.value is error
+    place = tmp_path / "checkpoints"
+    assert [path.name for path in place.glob("update-?????")] == ["update-00002"] * (not full)
+    assert ("update 2 could not be saved, it will be made again" in caplog.text) == full
+    train_in(tmp_path, guesser_folder, config)
+    assert [line["update"] for line in metrics(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_an_update_without_its_line_is_made_again(
+    guesser_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The learner is one update further than what is known of it."""
+    config = settings(LEARNS, **RARELY)
+    calls = itertools.count()
+    real = loop.about
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "about", lambda *a: real(*a) if next(calls) < 2 else (_ for _ in ()).throw(OSError(28, "")))
+        with pytest.raises(OSError):
+            train_in(tmp_path, guesser_folder, config)
+    assert not list((tmp_path / "checkpoints").glob("*"))
+    train_in(tmp_path, guesser_folder, config)
+    assert [line["update"] for line in metrics(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_a_store_that_lacks_what_is_to_be_replayed_is_one_line(guesser_folder: Path, tmp_path: Path) -> None:
+    config = settings(LEARNS | {"name": "arpo"}, **GENTLY)
+    train_in(tmp_path, guesser_folder, config)
+    with Run.write(tmp_path, "") as run:
+        name = next(episode.id for episode in run.summaries(source="rollout"))
+        assert loop._success(run, name).id == name
+        with pytest.raises(
+            ConfigError, match=rf"{tmp_path}/run\.sqlite: lacks the success other, which the checkpoint"
+        ):
+            loop._success(run, "other")
 
 
 # Numbers that are none

@@ -44,6 +44,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
             f"env.workers={config.env.workers}: the script {model} looks behind the screen, for which it needs "
             "env.workers=0"
         )
+    config = config.model_copy(update={"run_dir": None})  # only a training's settings name its folder
     tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env), config.tasks.max_steps)
     make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
     engine_for, dialect, identity = _load(config, model)
@@ -165,15 +166,12 @@ def find_agent(model: str) -> str:
     folder = Path(model)
     if not (folder / "config.yaml").is_file() or (folder / "config.json").exists():  # the latter is a checkpoint's
         return model
-    from arpo.training.checkpoint import best_of
+    from arpo.training.checkpoint import Checkpoints
 
-    try:
-        best = best_of(folder)
-    except (ValueError, KeyError, TypeError):
-        places = folder / "checkpoints"
-        raise ConfigError(f"model={model}: a state.json in {places} is damaged; name one of its checkpoints") from None
-    if best is None:
+    checkpoints = Checkpoints(folder / "checkpoints", keep=1)
+    if not checkpoints.all():
         raise ConfigError(f"model={model}: a run without a checkpoint; only a training that made an update has one")
+    best = checkpoints.best
     Console(stderr=True, highlight=False).print(f"{model}: its best checkpoint is {best}", markup=False, soft_wrap=True)
     return str(best)
 

@@ -1,27 +1,90 @@
-"""Whether a begun run is gone on with as what it is."""
+"""Whether a begun run is gone on with as what it is: what it learns and how it is judged stay, its limits may change."""
+
+from collections.abc import Collection
+from pathlib import Path
 
 from arpo.config import Config, load_config, to_yaml
 from arpo.errors import ConfigError
-from arpo.runs.store import Run
+from arpo.runs.store import Run, write_whole
+
+LENGTH = ("train.updates", "train.env_steps")  # to make a run longer is to go on with it
+MAY_CHANGE = (
+    *LENGTH,
+    "train.save_every",
+    "train.keep",
+    "train.micro_tokens",
+    "train.checkpointing",
+    "train.n_envs",
+    "train.track",
+    "eval.n_envs",
+    "agent.device",
+    "env.workers",
+    "env.files",
+    "env.osworld_python",
+    "env.osworld_image",
+    "env.osworld_disk",
+    "env.reset_s",
+    "env.step_s",
+    "env.score_s",
+)
+"""Of these no number depends but by rounding: memory and length, where and how many episodes run, where metrics go."""
 
 
-def same_settings(run: Run, config: Config) -> None:
-    """ConfigError where it was begun with other settings.
+def resumed(folder: Path, changes: list[str]) -> Config:
+    """The settings of the training in this folder, with `key=value` changes to what may change."""
+    if not (folder / "config.yaml").is_file():
+        raise ConfigError(f"resume={folder}: holds no run")
+    for change in changes:
+        if (key := change.partition("=")[0]) not in MAY_CHANGE:
+            raise ConfigError(
+                f"{key}: a run goes on with its own settings; beside --resume only these may be set: "
+                f"{', '.join(MAY_CHANGE)}"
+            )
+    config = load_config(str(folder / "config.yaml"), changes, stored=True)
+    _refuse_other_kind(folder, config, training=True)
+    return config.model_copy(update={"run_dir": folder})
 
-    Free are its folder, the device, where and how many episodes run, and where metrics go.
-    """
-    begun = load_config(str(run.folder / "config.yaml"), [])
-    begun = begun.model_copy(
-        update={
-            "env": config.env.model_copy(update={"name": begun.env.name, "size": begun.env.size}),
-            "agent": begun.agent.model_copy(update={"device": config.agent.device}),
-            "eval": begun.eval.model_copy(update={"n_envs": config.eval.n_envs}),
-            "train": begun.train.model_copy(update={"n_envs": config.train.n_envs, "track": config.train.track}),
-            "run_dir": config.run_dir,
-        }
-    )
-    if begun != config:
-        old, new = (to_yaml(settings).splitlines() for settings in (begun, config))
+
+def same_settings(run: Run, config: Config, fixed: Collection[str] = ()) -> None:
+    """ConfigError where it was begun with other settings than may change. `fixed`: nor may these."""
+    begun = load_config(str(run.folder / "config.yaml"), [], stored=True)
+    _refuse_other_kind(run.folder, begun, training=config.run_dir is not None)
+    begun = from_anywhere(begun).model_copy(update={"run_dir": config.run_dir})
+    for key in MAY_CHANGE:
+        if key not in fixed:
+            section, name = key.split(".")
+            value = getattr(getattr(config, section), name)
+            begun = begun.model_copy(update={section: getattr(begun, section).model_copy(update={name: value})})
+    if begun != from_anywhere(config):
+        old, new = (to_yaml(settings).splitlines() for settings in (begun, from_anywhere(config)))
         before, now = next((a, b) for a, b in zip(old, new, strict=True) if a != b)
         before, now = (line.partition("  #")[0].strip() for line in (before, now))
         raise ConfigError(f"{run.folder}: was begun with {before}, not {now}; choose another folder")
+
+
+def go_on(run: Run, config: Config) -> None:
+    """Let a training go on with these settings: its config.yaml has them from now on. ConfigError as above."""
+    same_settings(run, config)
+    begun = load_config(str(run.folder / "config.yaml"), [], stored=True)
+    if begun.train.updates != config.train.updates or begun.train.env_steps != config.train.env_steps:
+        (run.folder / "summary.json").unlink(missing_ok=True)  # of another length: it is not finished any more
+    if begun != config:
+        write_whole(run.folder / "config.yaml", to_yaml(config))
+
+
+def from_anywhere(config: Config) -> Config:
+    """The same with absolute paths, so that a run goes on in any working directory."""
+    agent, train = config.agent, config.train
+    if agent.prompt_file is not None:
+        agent = agent.model_copy(update={"prompt_file": agent.prompt_file.absolute()})
+    if train.model != "base" and Path(train.model).is_dir():  # else a name
+        train = train.model_copy(update={"model": str(Path(train.model).absolute())})
+    return config.model_copy(update={"agent": agent, "train": train})
+
+
+def _refuse_other_kind(folder: Path, begun: Config, training: bool) -> None:
+    """Of the two kinds of runs only a training's settings name its folder."""
+    if training and begun.run_dir is None:
+        raise ConfigError(f"{folder}: holds an evaluation, no training; `arpo eval … --run-dir` goes on with it")
+    if not training and begun.run_dir is not None:
+        raise ConfigError(f"{folder}: holds a training, no evaluation; choose another folder")

@@ -1,7 +1,7 @@
 """A run: one folder that holds everything, written by one process and readable by others meanwhile.
 
-    config.yaml     the settings, written once
-    tasks.json      the tasks, likewise (arpo.runs.tasks)
+    config.yaml     the settings; of those that may change (settings.py) the last
+    tasks.json      the tasks, written once (tasks.py)
     metrics.jsonl   one JSON object a line
     run.sqlite      the trajectories, the screenshots by hash, and what each update learned from which token
     run.lock        held by the writer; a killed one lets go of it
@@ -97,10 +97,20 @@ class Summary:
     n_steps: int
 
 
+class _Database(sqlite3.Connection):
+    """A connection that says of a disk or a damaged file what everybody else would."""
+
+    folder: Path
+
+    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
+        with _plain_errors(self.folder):
+            return super().execute(sql, parameters)
+
+
 class Run:
     """A run's folder. `Run.write` makes or continues one, `Run.read` only looks."""
 
-    def __init__(self, folder: Path, db: sqlite3.Connection, opened: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, db: _Database, opened: contextlib.ExitStack) -> None:
         self.folder, self._db, self._opened = folder, db, opened
         self._encoding: dict[str, asyncio.Future[bytes]] = {}  # screenshots in threads, by hash
 
@@ -120,11 +130,16 @@ class Run:
             if not (folder / "config.yaml").exists():
                 write_whole(folder / "config.yaml", config)
             _cut_unfinished_line(folder / "metrics.jsonl")
-            db = opened.enter_context(contextlib.closing(sqlite3.connect(folder / "run.sqlite", isolation_level=None)))
-            with _full_disk(folder):
-                if _format(folder, db) == 0:
+            db = opened.enter_context(_opened(folder, str(folder / "run.sqlite")))
+            if _format(folder, db) == 0:
+                if (folder / "metrics.jsonl").exists():
+                    raise ConfigError(
+                        f"{folder}: has no run.sqlite, where the episodes are that its metrics.jsonl tells of; put it "
+                        "back, or begin another run (train.model=… with a checkpoint, to go on from there)"
+                    )
+                with _plain_errors(folder):
                     db.executescript(SCHEMA)
-                db.execute("PRAGMA synchronous = NORMAL")
+            db.execute("PRAGMA synchronous = NORMAL")
             return cls(folder, db, opened.pop_all())
 
     @classmethod
@@ -134,7 +149,7 @@ class Run:
             raise ConfigError(f"{folder}: holds no run")
         address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro"
         with contextlib.ExitStack() as opened:
-            db = opened.enter_context(contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None)))
+            db = opened.enter_context(_opened(folder, address))
             if _format(folder, db) == 0:
                 raise ConfigError(f"{folder}: holds no run yet")
             return cls(folder, db, opened.pop_all())
@@ -154,7 +169,7 @@ class Run:
         part = folder.with_name(f"{folder.name}.part")
         shutil.rmtree(part, ignore_errors=True)
         part.mkdir(parents=True)
-        with contextlib.closing(sqlite3.connect(part / "run.sqlite")) as db:
+        with _plain_errors(part), contextlib.closing(sqlite3.connect(part / "run.sqlite")) as db:
             self._db.backup(db)
             db.execute("DELETE FROM facts")  # they are about that run
             db.commit()
@@ -198,7 +213,7 @@ class Run:
     ) -> Iterator[Trajectory]:
         """Those that match, in the order in which they were added."""
         for (record,) in self._select("record", task_id=task_id, update=update, source=source):
-            yield from_json(Trajectory, zlib.decompress(record))
+            yield self._unpacked(record)
 
     def summaries(
         self, *, task_id: str | None = None, update: int | None = None, source: str | None = None
@@ -213,7 +228,7 @@ class Run:
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """The one of that id. KeyError where there is none."""
         for (record,) in self._select("record", id=trajectory_id):
-            return from_json(Trajectory, zlib.decompress(record))
+            return self._unpacked(record)
         raise KeyError(trajectory_id)
 
     def add_image(self, observation: Observation) -> None:
@@ -270,9 +285,13 @@ class Run:
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What was logged, without a last line that is still being written."""
-        if (self.folder / "metrics.jsonl").exists():
-            with (self.folder / "metrics.jsonl").open(encoding="utf-8") as file:
-                yield from (json.loads(line) for line in file if line.endswith("\n"))
+        path = self.folder / "metrics.jsonl"
+        if not path.exists():
+            return
+        with path.open("rb") as file:
+            for number, line in enumerate(file, start=1):
+                if line.endswith(b"\n"):
+                    yield _metrics(path, number, line)
 
     def _has_image(self, name: str) -> bool:
         return self._db.execute("SELECT 1 FROM images WHERE hash = ?", (name,)).fetchone() is not None
@@ -285,14 +304,21 @@ class Run:
         self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
 
     def _write(self, query: str, values: tuple[object, ...]) -> None:
-        with _full_disk(self.folder):
-            self._db.execute(query, values)
+        self._db.execute(query, values)
+
+    def _unpacked(self, record: bytes) -> Trajectory:
+        try:
+            return from_json(Trajectory, zlib.decompress(record))
+        except (zlib.error, ValueError) as error:
+            raise _damaged(self.folder, "an episode in it is none") from error
 
     def _select(self, columns: str, **wanted: str | int | None) -> Iterator[tuple[Any, ...]]:
         given = {column: value for column, value in wanted.items() if value is not None}
         where = "".join(f' AND "{column}" = ?' for column in given)
         query = f"SELECT {columns} FROM trajectories WHERE TRUE{where} ORDER BY number"
-        return self._db.execute(query, tuple(given.values()))
+        with _plain_errors(self.folder):
+            for row in self._db.execute(query, tuple(given.values())):  # "yield from" would close it, also too late
+                yield row
 
 
 def _lock(folder: Path) -> int:
@@ -311,26 +337,52 @@ def _lock(folder: Path) -> int:
     return lock
 
 
-def _format(folder: Path, db: sqlite3.Connection) -> int:
+def _opened(folder: Path, address: str) -> contextlib.closing[_Database]:
+    """run.sqlite, to be closed at the end of a block."""
+    with _plain_errors(folder):
+        db = sqlite3.connect(address, uri=address.startswith("file:"), isolation_level=None, factory=_Database)
+    db.folder = folder
+    return contextlib.closing(db)
+
+
+def _format(folder: Path, db: _Database) -> int:
     """The format of an opened run.sqlite, 0 for a new one."""
-    try:
-        (found,) = db.execute("PRAGMA user_version").fetchone()
-    except sqlite3.DatabaseError as error:
-        raise ConfigError(f"{folder / 'run.sqlite'}: cannot be read: {error}") from None
+    (found,) = db.execute("PRAGMA user_version").fetchone()
     if found > FORMAT:
         raise ConfigError(f"{folder}: was written by a newer arpo (format {found}; this one knows {FORMAT})")
     return int(found)
 
 
 @contextlib.contextmanager
-def _full_disk(folder: Path) -> Iterator[None]:
-    """SQLite's word for a full disk as everybody else's."""
+def _plain_errors(folder: Path) -> Iterator[None]:
+    """SQLite's words for a full disk and for a damaged file as everybody else's."""
     try:
         yield
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_FULL:
-            raise
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite")) from None
+    except (sqlite3.IntegrityError, sqlite3.ProgrammingError):  # said by who calls, and a bug of ours
+        raise
+    except sqlite3.DatabaseError as error:
+        match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF:  # none: text in it that is no UTF-8
+            case sqlite3.SQLITE_FULL:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite")) from None
+            case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
+                raise OSError(errno.EIO, f"{error} (a full disk?)", str(folder / "run.sqlite")) from None
+            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
+                raise _damaged(folder, str(error)) from None
+        raise
+
+
+def _damaged(folder: Path, why: str) -> ConfigError:
+    return ConfigError(
+        f"{folder / 'run.sqlite'}: cannot be read: {why}; put a whole one back, or begin another run "
+        "(train.model=… with a checkpoint of this one, to go on from there)"
+    )
+
+
+def _metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        if isinstance(found := json.loads(line), dict):
+            return found
+    raise ConfigError(f"{path}: line {number} cannot be read; take it out, and the run goes on without it")
 
 
 def _smaller(observation: Observation) -> bytes:

@@ -7,6 +7,8 @@ run's store. Beside the newest, the best is kept: the one with the highest succe
 the RECENT updates that led to it. (One update plays few tasks, and not always the same; those with fewer updates behind
 them are the best only where all have fewer.) It is a choice by noisy numbers: to compare agents, use `arpo eval`.
 
+A damaged one is never removed: who renames it goes on from the one before, and what was played since is in the store.
+
 A loss or a gradient that is no number ends a run, and its batch is set aside. So it happens again:
 
     run, bad = Run.read(folder), folder / "not-finite-00012"
@@ -18,10 +20,10 @@ A loss or a gradient that is no number ends a run, and its batch is set aside. S
     learner.step(batch, old, [])
 """
 
-import asyncio
 import contextlib
 import errno
 import json
+import logging
 import shutil
 from collections import deque
 from collections.abc import Iterator
@@ -34,10 +36,12 @@ from safetensors import SafetensorError
 
 from arpo.algorithms.replay import Replay
 from arpo.engines.checkpoint import find_checkpoint, load_model
+from arpo.errors import ConfigError
 from arpo.training import lora
 from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.types import to_json
 
+_log = logging.getLogger(__name__)
 RECENT = 4  # updates whose success is averaged to find the best
 
 
@@ -48,8 +52,6 @@ class Checkpoints:
         self.folder, self.keep = folder, keep
         self._unsaved: dict[str, Any] | None = None  # the metrics of the last update, where no checkpoint has them
         self._recent: deque[float] = deque(maxlen=RECENT)
-        for unfinished in folder.glob("*.part"):
-            shutil.rmtree(unfinished)
 
     def all(self) -> list[Path]:
         return sorted(self.folder.glob("update-?????"))
@@ -61,7 +63,12 @@ class Checkpoints:
     @property
     def best(self) -> Path:
         """See the module; the newest of those that are equal."""
-        return max(self.all(), key=_goodness)
+
+        def goodness(place: Path) -> tuple[int, float, str]:
+            recent = self._state(place)["recent"]
+            return len(recent), fmean(recent), place.name
+
+        return max(self.all(), key=goodness)
 
     def save(self, learner: Learner, replay: Replay, line: dict[str, Any]) -> Path:
         """Write one, then drop the oldest: a crash in between leaves one more and never one less.
@@ -75,7 +82,7 @@ class Checkpoints:
         """Write only the weights, for the engine. Where the run is stopped before the next `save`, `guard` saves."""
         self._finished(line)
         place = self.folder.parent / "published"
-        with _on_disk(place):
+        with on_disk(place):
             return learner.publish(place)
 
     @contextlib.contextmanager
@@ -86,9 +93,12 @@ class Checkpoints:
         """
         try:
             yield
-        except (asyncio.CancelledError, NotFinite) as stopped:
-            if self._unsaved is not None and not learner.midway:
-                self._write(learner, replay)
+        except BaseException as stopped:
+            if self._unsaved is not None and self._unsaved["update"] + 1 == learner.version and not learner.midway:
+                try:
+                    self._write(learner, replay)
+                except Exception as error:  # of whatever kind: what stopped the run is what there is to say
+                    _log.warning("update %d could not be saved, it will be made again: %s", learner.version, error)
             if isinstance(stopped, NotFinite):
                 place = self._set_aside(learner, stopped)
                 begin = self.newest if self.all() else learner.checkpoint.name
@@ -100,23 +110,57 @@ class Checkpoints:
 
     def line(self) -> dict[str, Any]:
         """The metrics of the newest one's last update."""
-        line: dict[str, Any] = _state(self.newest)["line"]
+        line: dict[str, Any] = self._state(self.newest)["line"]
         return line
 
     def restore(self, learner: Learner, replay: Replay) -> int:
-        """Put the newest back; returns its number of updates, 0 where there is none."""
+        """Put the newest back; returns its number of updates, 0 where there is none.
+
+        ConfigError where one of them is damaged. What a GPU wrote is read where there is none, and the reverse.
+        """
+        for unfinished in self.folder.glob("*.part"):
+            shutil.rmtree(unfinished)
         if not self.all():
             return 0
-        state = _state(self.newest)
+        place = self.newest
+        state = {each: self._state(each) for each in self.all()}[place]  # all: a later choice of the best needs them
         if learner.config.train.lora_rank:
-            lora.restore(learner.model, torch.load(self.newest / "adapters.pt", weights_only=True))
+            with self._reading(place / "adapters.pt") as file:
+                lora.restore(learner.model, torch.load(file, "cpu", weights_only=True))
         else:
-            learner.model.load_state_dict(load_model(self.newest, "cpu", learner.parameters[0].dtype).state_dict())
-        learner.optimizer.load_state_dict(torch.load(self.newest / "optimizer.pt", weights_only=True))
+            with self._reading(place):
+                learner.model.load_state_dict(load_model(place, "cpu", learner.parameters[0].dtype).state_dict())
+        with self._reading(place / "optimizer.pt") as file:
+            learner.optimizer.load_state_dict(torch.load(file, "cpu", weights_only=True))
         learner.version, learner.steps = state["version"], state["steps"]
         replay.restore(state["replay"])
         self._recent.extend(state["recent"])
         return learner.version
+
+    def _state(self, place: Path) -> dict[str, Any]:
+        with self._reading(place / "state.json") as file:
+            state: dict[str, Any] = json.loads(file.read_text())
+            kinds = {"version": int, "steps": int, "replay": dict, "line": dict, "recent": list}
+            if not all(isinstance(state[name], kind) for name, kind in kinds.items()):
+                raise ValueError("not what a checkpoint remembers")
+            fmean(state["recent"])
+            return state
+
+    @contextlib.contextmanager
+    def _reading(self, file: Path) -> Iterator[Path]:
+        """ConfigError, with the way back, where a checkpoint or a file of it is damaged."""
+        try:
+            yield file
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:  # torch, pickle, safetensors and json each raise their own kinds
+            place = next(each for each in self.all() if each in (file, file.parent))
+            before = [each.name for each in self.all() if each.name < place.name]
+            then = f"from {before[-1]}" if before else "from its beginning, with the episodes that are stored"
+            raise ConfigError(
+                f"{file}: cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__}); rename "
+                f"{place.name} to {place.name}.damaged, and the run goes on {then}"
+            ) from error
 
     def _finished(self, line: dict[str, Any]) -> None:
         self._unsaved = line
@@ -131,7 +175,7 @@ class Checkpoints:
             "line": self._unsaved,
             "recent": list(self._recent),
         }
-        with _whole(place) as part:
+        with whole(place) as part:
             _write_agent(learner, part)
             torch.save(learner.optimizer.state_dict(), part / "optimizer.pt")
             if learner.config.train.lora_rank:
@@ -146,7 +190,7 @@ class Checkpoints:
     def _set_aside(self, learner: Learner, bad: NotFinite) -> Path:
         place = self.folder.parent / f"not-finite-{learner.version:05d}"
         shutil.rmtree(place, ignore_errors=True)  # of an earlier try
-        with _whole(place) as part:
+        with whole(place) as part:
             _write_agent(learner, part)
             torch.save(bad.old, part / "old.pt")
             (part / "samples.jsonl").write_bytes(b"".join(to_json(sample) + b"\n" for sample in bad.batch.samples))
@@ -154,29 +198,19 @@ class Checkpoints:
         return place
 
 
-def best_of(run: Path) -> Path | None:
-    """The best checkpoint of a run, which may be at work: only looked at. None where it has none."""
-    return max((run / "checkpoints").glob("update-?????"), key=_goodness, default=None)
-
-
-def _goodness(place: Path) -> tuple[int, float, str]:
-    recent = _state(place)["recent"]
-    return len(recent), fmean(recent), place.name
-
-
 @contextlib.contextmanager
-def _whole(place: Path) -> Iterator[Path]:
+def whole(place: Path) -> Iterator[Path]:
     """A folder to write into that becomes `place` at the end."""
     part = place.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    with _on_disk(part):
+    with on_disk(part):
         yield part
     part.rename(place)
 
 
 @contextlib.contextmanager
-def _on_disk(place: Path) -> Iterator[None]:
+def on_disk(place: Path) -> Iterator[None]:
     """OSError where safetensors or torch.save cannot write a file: the latter gives no reason at all."""
     try:
         yield
@@ -196,7 +230,3 @@ def _write_agent(learner: Learner, folder: Path) -> None:
     for name, file in files.items():
         if file.exists():
             shutil.copy(file, folder / name)
-
-
-def _state(place: Path) -> Any:
-    return json.loads((place / "state.json").read_text())

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -31,7 +32,7 @@ from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.progress import progress_bar
-from arpo.runs.settings import same_settings
+from arpo.runs.settings import from_anywhere, go_on
 from arpo.runs.store import Run, write_whole
 from arpo.runs.tasks import Tasks, changed_since, same_tasks
 from arpo.runs.track import tracking
@@ -53,13 +54,13 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
     began = time.monotonic()
     tasks = checked_tasks(config, own)
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
-    folder = config.run_dir or Path("runs") / f"train-{config.algorithm.name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    config = config.model_copy(update={"run_dir": folder})
+    folder = config.run_dir or _new_folder(config)
+    config = from_anywhere(config.model_copy(update={"run_dir": folder}))
     slots = max(config.train.n_envs, config.eval.n_envs)
     model = find_agent(config.train.model)
     engine, dialect, identity = load_agent(config, model, slots)
     with Run.write(folder, to_yaml(config)) as run:
-        same_settings(run, config)
+        go_on(run, config)
         same_tasks(run, tasks, config)
         run.pin("model", identity)
         pool = make_pool(config.env, slots)
@@ -79,6 +80,11 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
                 save_plot(folder / "curve.png", [curve], "update", "success of its episodes", share=True)
     print_summary(summary, folder)
     return summary
+
+
+def _new_folder(config: Config) -> Path:
+    method = re.sub(r"[^\w.+=-]+", "-", config.algorithm.name)  # no colons in the names of folders
+    return Path("runs") / f"train-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 @contextlib.contextmanager

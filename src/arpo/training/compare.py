@@ -10,6 +10,7 @@ methods, is the same command once more.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import dataclasses
 import itertools
@@ -29,13 +30,13 @@ import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from arpo.config import ALGORITHMS, AlgorithmConfig, Config, load_config, to_yaml
+from arpo.config import METHOD, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
 from arpo.evaluation.compare import Estimate, Rates, changed, difference, estimate, table_of
 from arpo.evaluation.statistics import student
 from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.settings import same_settings
+from arpo.runs.settings import LENGTH, same_settings
 from arpo.runs.store import Run
 from arpo.runs.tasks import Tasks, same_tasks
 from arpo.tasks.load import judged_tasks
@@ -53,15 +54,9 @@ def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str
     methods: dict[str, Config] = {}
     for name in names.replace(" ", "").split(","):
         algorithm, *changes = name.split(":")
-        own = [f"algorithm.name={algorithm}", *(f"algorithm.{change}" for change in changes)]
-        config = load_config(source, [*overrides, *own])
-        found, meant = (one.algorithm.model_dump(mode="json") for one in (config, load_config(None, own)))
-        for field in sorted({field for fields in ALGORITHMS.values() for field in fields}):
-            if found[field] != meant[field]:
-                value = json.dumps(found[field])
-                raise ConfigError(
-                    f"algorithm.{field}={value}: makes {name} another method; write {name}:{field}={value}"
-                )
+        named = [change for change in changes if change.partition("=")[0] in METHOD]
+        others = [f"algorithm.{change}" for change in changes if change not in named]
+        config = load_config(source, [*overrides, f"algorithm.name={':'.join([algorithm, *named])}", *others])
         if name in methods:
             raise ConfigError(f"algorithms={names}: {name} is there twice")
         methods[name] = config
@@ -178,7 +173,7 @@ class Comparison:
             with Run.read(self.folder(BASE, seed)) as base:
                 base.copy(folder, to_yaml(config))
         with Run.write(folder, to_yaml(config)) as run:
-            same_settings(run, config)
+            same_settings(run, config, fixed=LENGTH)  # the budget is the same for all
             same_tasks(run, self.tasks, config)
         return folder
 
@@ -229,13 +224,20 @@ class Finished:
     def read(cls, folder: Path) -> Finished:
         with Run.read(folder) as run:
             lines = list(run.metrics())
+            made = lines[-1]["update"] + 1 if lines else 0
             scores: dict[str, list[float]] = {}
-            for trial in run.summaries(source="evaluation", update=len(lines)):
+            for trial in run.summaries(source="evaluation", update=made):
                 if trial.score is not None:
                     scores.setdefault(trial.task_id, []).append(trial.score)
-            summary = json.loads((folder / "summary.json").read_text())
             rates = {task: float(np.mean(values)) for task, values in sorted(scores.items())}
-            return cls(folder, run.fact("model"), summary, lines, rates)
+            return cls(folder, run.fact("model"), _summary(folder / "summary.json"), lines, rates)
+
+
+def _summary(file: Path) -> dict[str, Any]:
+    with contextlib.suppress(ValueError):
+        if isinstance(found := json.loads(file.read_text(encoding="utf-8")), dict):
+            return found
+    raise ConfigError(f"{file}: cannot be read; remove it, and the same command makes it anew")
 
 
 def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:

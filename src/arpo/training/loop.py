@@ -19,12 +19,13 @@ from arpo.algorithms.replay import Replay
 from arpo.beside import beside
 from arpo.config import AlgorithmConfig, Config
 from arpo.engines.local import LocalEngine
+from arpo.errors import ConfigError
 from arpo.runs.store import Run, Summary
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner
 from arpo.training.rollouts import Rollouts
 from arpo.training.samples import to_batches, to_samples
-from arpo.types import Group, Observation
+from arpo.types import Group, Observation, Trajectory
 
 
 async def train(
@@ -47,7 +48,7 @@ async def train(
             run.log(checkpoints.line())
             on_update(checkpoints.line())
     budget = config.train.env_steps or math.inf
-    spent = sum(line["env_steps"] for line in run.metrics() if line["update"] < first)
+    spent: float = sum(episode.n_steps for episode in run.summaries(source="rollout") if episode.update < first)
     tested = False
     under_way: deque[asyncio.Task[list[Group]]] = deque()
 
@@ -66,7 +67,7 @@ async def train(
             begin(update + config.train.lag)
             groups = await under_way.popleft()
             sampled = time.monotonic()
-            filled = replay.fill(groups, update, run.trajectory)
+            filled = replay.fill(groups, update, partial(_success, run))
             samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
             batches = to_batches(filled, samples, config.train.optimizer_tasks)
             names = [name for sample in chain(*samples) for name in sample.images]
@@ -105,6 +106,17 @@ def _read_screens(folder: Path, names: Iterable[str]) -> dict[str, Observation]:
     """By a reader of its own, since the writer's connection belongs to the event loop's thread."""
     with Run.read(folder) as run:
         return {name: run.image(name) for name in dict.fromkeys(names)}
+
+
+def _success(run: Run, name: str) -> Trajectory:
+    """A stored success that is to be replayed."""
+    try:
+        return run.trajectory(name)
+    except KeyError:
+        raise ConfigError(
+            f"{run.folder / 'run.sqlite'}: lacks the success {name}, which the checkpoint remembers: it is not the one "
+            "that was written with it; put that back"
+        ) from None
 
 
 def about(
