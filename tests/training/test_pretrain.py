@@ -1,6 +1,10 @@
 """Pretraining: what lessons hold, that they are learned from, and that a run leaves a checkpoint that loads."""
 
 import json
+import re
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -170,6 +174,107 @@ def test_a_run_leaves_a_checkpoint_that_loads_and_a_second_run_goes_on_from_it(t
     checkpoint = load_checkpoint(str(second))
     assert checkpoint.vocabulary.special("<|box_start|>") > 0
     assert (second / "prompt.txt").read_text() == PROMPT
+
+
+class Stopped:
+    """Pretrains in a process of its own, slowed down or hindered by `setup`, Python that runs first."""
+
+    def __init__(self, out: Path, setup: str) -> None:
+        few = f"vision={VISION}, text={TEXT}, workers=0, screens=15, episodes=2, report_s=0, success_s=0"
+        script = (
+            "import sys\nfrom pathlib import Path\nfrom arpo import cli\n"
+            "from arpo.training import pretrain as p\n"
+            f"{setup}\n"
+            f"cli.app = lambda **_: p.pretrain(p.Pretraining(Path({str(out)!r}), 9999, {few}))\n"
+            "try: cli.main()\n"
+            "except KeyboardInterrupt: sys.exit(130)\n"
+        )
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
+
+    def wait_for(self, word: str) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            if word in line:
+                return
+        raise AssertionError(f"it ended without {word!r}: {self.ended()}")
+
+    def ended(self) -> tuple[int, str]:
+        _, err = self.process.communicate()
+        return self.process.returncode, err
+
+
+SAYS = """
+save = p._save
+def told(*arguments):
+    print("saving", flush=True)
+    save(*arguments)
+    print("saved", flush=True)
+p._save = told
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=str)
+def test_who_stops_it_finds_a_checkpoint_and_is_told_how_to_go_on(number: signal.Signals, tmp_path: Path) -> None:
+    out = tmp_path / "an agent"
+    one = Stopped(
+        out,
+        "p._success = lambda *_: 0.0\n"
+        + SAYS
+        + "_teach = p._teach\np._teach = lambda *a: (print('go', flush=True), _teach(*a))",
+    )
+    one.wait_for("go")
+    one.process.send_signal(number)
+    one.wait_for("saving")
+    one.process.send_signal(number)  # as `timeout` does: the second does not break off what the first began
+    status, err = one.ended()
+    assert status == 130
+    last = err.splitlines()[-1]
+    assert re.fullmatch(rf"stopped; to go on: arpo pretrain '{out}-more' --start '{out}' --seconds \d+", last), err
+    load_checkpoint(str(out))
+    assert (out / "heads.safetensors").exists() and not (out / "part").exists()
+
+
+@pytest.mark.slow
+def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+    dies = """
+import os
+from safetensors.torch import save_file
+calls = iter(range(9))
+def dying(*arguments):
+    save_file(*arguments)
+    if next(calls) == 1:
+        os.kill(os.getpid(), 9)
+p.save_file = dying
+p._success = lambda *_: 0.0
+"""
+    one = Stopped(tmp_path, dies + SAYS)
+    one.wait_for("saved")
+    first = {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")}
+    assert one.ended()[0] == -9
+    assert first and {path.name: path.read_bytes() for path in tmp_path.glob("*.safetensors")} == first
+    load_checkpoint(str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("room", "place"), [(1000, ""), (60_000, "part")])
+def test_a_full_disk_is_one_line(room: int, place: str, tmp_path: Path) -> None:
+    small = f"import resource; resource.setrlimit(resource.RLIMIT_FSIZE, ({room},) * 2); p._success = lambda *_: 0.0"
+    assert Stopped(tmp_path / "out", small).ended() == (
+        2,
+        f"error: {tmp_path / 'out' / place}: cannot be written (a full disk?)\n",
+    )
+
+
+@pytest.mark.parametrize("held", ["run.sqlite", "config.yaml", "model.safetensors", "notes.txt"])
+def test_a_folder_that_holds_something_is_left_alone(held: str, tmp_path: Path) -> None:
+    (tmp_path / held).write_text("mine")
+    (tmp_path / "metrics.jsonl").write_text("mine")
+    with pytest.raises(ConfigError, match=rf"out={tmp_path}: holds {held} already; choose another folder"):
+        pretrain(Pretraining(out=tmp_path, seconds=1))
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {held: "mine", "metrics.jsonl": "mine"}
 
 
 def test_a_start_without_a_checkpoint_is_refused_in_one_line(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whether a begun run is gone on with as what it is: what it learns and how it is judged stay, its limits may change."""
+"""Whether a begun run is gone on with as what it is: what it learns and how it is judged stay, limits may change."""
 
 from collections.abc import Collection
 from pathlib import Path

@@ -317,8 +317,8 @@ class Run:
         where = "".join(f' AND "{column}" = ?' for column in given)
         query = f"SELECT {columns} FROM trajectories WHERE TRUE{where} ORDER BY number"
         with _plain_errors(self.folder):
-            for row in self._db.execute(query, tuple(given.values())):  # "yield from" would close it, also too late
-                yield row
+            rows = self._db.execute(query, tuple(given.values()))
+            yield from map(tuple, rows)  # not from the rows: they would be closed at the end, when the run may be too
 
 
 def _lock(folder: Path) -> int:

@@ -211,13 +211,14 @@ def whole(place: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def on_disk(place: Path) -> Iterator[None]:
-    """OSError where safetensors or torch.save cannot write a file: the latter gives no reason at all."""
+    """OSError where safetensors, torch.save or a tokenizer cannot write a file; some of them give no reason at all."""
     try:
         yield
-    except (SafetensorError, RuntimeError) as error:
-        if isinstance(error, RuntimeError) and "inline_container" not in str(error):
-            raise
-        raise OSError(errno.EIO, "cannot be written (a full disk?)", str(place)) from error
+    except Exception as error:  # a kind of its own, a RuntimeError, a bare one
+        said = str(error)
+        if isinstance(error, SafetensorError) or "inline_container" in said or "(os error" in said:
+            raise OSError(errno.EIO, "cannot be written (a full disk?)", str(place)) from error
+        raise
 
 
 def _write_agent(learner: Learner, folder: Path) -> None:

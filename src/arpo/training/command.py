@@ -9,9 +9,7 @@ import shlex
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 from rich.console import Console
@@ -41,6 +39,7 @@ from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import Learner
 from arpo.training.loop import train
 from arpo.training.plan import checked_tasks
+from arpo.training.progress import Learning
 from arpo.training.rollouts import Rollouts
 from arpo.types import Task
 
@@ -156,22 +155,15 @@ class _Session:
         config = self.config
         learner = Learner(load_configured(self.model, config.agent), config)  # now: what it lacks is said first
         base = await self.judge("the base agent", 0)
-        with progress_bar(self.console) as progress:
-            done = sum(1 for _ in self.run.metrics())
-            bar = progress.add_task("learning", total=config.train.updates, completed=done, so_far="")
-            seconds: list[float] = []
+        with Learning(config, self.console, list(self.run.metrics())) as learning:
 
             def show(metrics: dict[str, Any]) -> None:
-                seconds.append(metrics["sample_s"] + metrics["learn_s"])
-                to_do = config.train.updates - metrics["update"] - 1
-                left = f"{timedelta(seconds=round(to_do * fmean(seconds[-5:])))} left"
-                so_far = f"success {metrics['success']:.0%}  {left}"
-                progress.update(bar, completed=metrics["update"] + 1, so_far=so_far)
-                progress.console.print(f"{_line(metrics)}  {left}", markup=False, soft_wrap=True)
+                learning.update(metrics)
                 self.track(metrics)
                 self._note()
 
             rollouts = Rollouts(self.tasks["train"], self.engine, self.dialect, config, self.run, self.pool)
+            rollouts.on_episode = learning.episode
             await train(config, self.run, rollouts, self.engine, learner, self.dialect.image_pad, show)
         summary = _compared(base, await self.judge("the trained agent", learner.version))
         if learner.version:
@@ -238,12 +230,3 @@ def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict
             summary[f"{when}_{split}"], summary[f"{when}_{split}_ci95"] = judged.success()
         summary |= {f"gain_{split}": found.mean, f"gain_{split}_ci95": found.ci95}
     return summary
-
-
-def _line(metrics: dict[str, Any]) -> str:
-    """One update for people."""
-    tokens = metrics["sampled_tokens"] / max(1e-9, metrics["sample_s"] + metrics["learn_s"])
-    return (
-        f"update {metrics['update'] + 1:3}  success {metrics['success']:4.0%}  reward {metrics['reward']:5.2f}  "
-        f"all failed {metrics['failed_groups']:4.0%}  replayed {metrics['replayed_groups']:4.0%}  {tokens:.0f} tokens/s"
-    )

@@ -11,13 +11,20 @@ One run, four losses at once:
 
 An agent needs no heads, but the next run does. The learning rate follows the clock, not a number of steps, so a run
 fits into any given time. What one run hands to the next is the weights with the heads (fp32, in files under 16 MB):
-small enough to carry from machine to machine; a continued run warms the optimiser up again.
+small enough to carry from machine to machine; a continued run warms the optimiser up again. Who stops it (Ctrl-C,
+SIGTERM) loses nothing: a checkpoint is there whole or not at all, and the last words say how to go on from it.
 """
 
 import asyncio
+import contextlib
 import json
 import math
+import shlex
+import shutil
+import signal
 import statistics
+import sys
+import threading
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -48,12 +55,14 @@ from arpo.envs.pool import Pool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
+from arpo.training.checkpoint import on_disk
 from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
 from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.types import Observation, Provenance, Task
 
 PROMPT = "Task: {instruction}"
 HEADS = "heads.safetensors"
+FIRST = {"prompt.txt", "tokenizer.json", "tokenizer_config.json", "metrics.jsonl", "part"}  # there before a checkpoint
 LONGEST = 15  # screenshots of an episode
 
 
@@ -181,6 +190,11 @@ def pretrain(settings: Pretraining) -> None:
     torch.manual_seed(settings.seed)
     tokenizer, pupil = _begin(settings)
     pupil.to(device)
+    with _saved_where_it_is_stopped(settings, pupil):
+        _teach(settings, device, tokenizer, pupil)
+
+
+def _teach(settings: Pretraining, device: str, tokenizer: tokenizers.Tokenizer, pupil: Pupil) -> None:
     optimizer = torch.optim.AdamW(
         pupil.parameters(), settings.lr, weight_decay=0.01, betas=(0.9, 0.98), fused=device == "cuda"
     )
@@ -213,11 +227,51 @@ def pretrain(settings: Pretraining) -> None:
             line |= _measure(pupil, tests, box)
             if now - played > settings.success_s or done == 1:
                 line["success"] = _success(pupil, tokenizer, settings)
-                save_model(pupil.model, settings.out)
-                save_file(pupil.heads.state_dict(), settings.out / HEADS)
+                _save(pupil, settings.out)
                 played = time.monotonic()
             _report(settings.out, line)
             reported = time.monotonic()
+
+
+@contextlib.contextmanager
+def _saved_where_it_is_stopped(settings: Pretraining, pupil: Pupil) -> Iterator[None]:
+    """Ctrl-C and SIGTERM end in a checkpoint and with the way back; a second one does not break it off."""
+    began, stopping = time.monotonic(), False
+
+    def stop(*_: object) -> None:
+        nonlocal stopping
+        if not stopping:
+            stopping = True
+            raise KeyboardInterrupt
+
+    here = threading.current_thread() is threading.main_thread()  # others hear no signals
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM) if here}
+    try:
+        yield
+    except KeyboardInterrupt:
+        print("stopping", file=sys.stderr, flush=True)
+        _save(pupil, settings.out)
+        left = max(1, round(settings.seconds - (time.monotonic() - began)))
+        out, more = (shlex.quote(str(settings.out) + end) for end in ("", "-more"))
+        print(f"stopped; to go on: arpo pretrain {more} --start {out} --seconds {left}", file=sys.stderr)
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _save(pupil: Pupil, out: Path) -> None:
+    """Whole or not at all: written aside, then put in place; last config.json, without which it is no checkpoint."""
+    part = out / "part"
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    with on_disk(part):
+        save_model(pupil.model, part)
+        save_file(pupil.heads.state_dict(), part / HEADS)
+    (out / "config.json").unlink(missing_ok=True)
+    for file in sorted(part.iterdir(), key=lambda file: file.name == "config.json"):
+        file.replace(out / file.name)
+    part.rmdir()
 
 
 def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
@@ -226,6 +280,11 @@ def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
         raise ConfigError(f"start={settings.start}: there is no checkpoint with a tokenizer.json")
     if settings.screens < LONGEST:
         raise ConfigError(f"screens={settings.screens}: a batch needs at least {LONGEST}, for the longest episode")
+    if settings.out.is_dir() and (held := sorted({path.name for path in settings.out.iterdir()} - FIRST)):
+        raise ConfigError(
+            f"out={settings.out}: holds {held[0]} already; choose another folder (and --start {settings.out} to go on "
+            "from a checkpoint in it)"
+        )
     settings.out.mkdir(parents=True, exist_ok=True)
     (settings.out / "prompt.txt").write_text(PROMPT)
     if settings.start:
@@ -234,7 +293,8 @@ def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
     else:
         tokenizer = make_tokenizer(corpus(400))
         model = new_model(make_config(tokenizer, settings.vision, settings.text))
-    save_tokenizer(tokenizer, settings.out)
+    with on_disk(settings.out):
+        save_tokenizer(tokenizer, settings.out)
     pupil = Pupil(model, settings.size)
     if settings.start and (settings.start / HEADS).exists():
         pupil.heads.load_state_dict(load_file(settings.start / HEADS))

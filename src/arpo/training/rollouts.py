@@ -28,6 +28,7 @@ class Rollouts:
     ) -> None:
         self.tasks, self.engine, self.dialect, self.config, self.run = tasks, engine, dialect, config, run
         self.pool = pool
+        self.on_episode: Callable[[int], object] = lambda update: None  # sees the update of each that has been played
         self._in_turn: list[Task] = []
 
     async def groups(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
@@ -110,6 +111,7 @@ class Rollouts:
         def done(job: Job, trajectory: Trajectory | None) -> None:
             if trajectory is not None:
                 found[job.task.id, job.index] = trajectory
+                self.on_episode(update)
 
         await self.pool.play(
             [Job(task, member) for task in tasks for member in members],
