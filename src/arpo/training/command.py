@@ -29,7 +29,6 @@ from arpo.evaluation.statistics import Interval
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.progress import progress_bar
 from arpo.runs.settings import from_anywhere, go_on
 from arpo.runs.store import Run, write_whole
 from arpo.runs.tasks import Tasks, changed_since, same_tasks

@@ -16,7 +16,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from arpo.config import Config
-from arpo.evaluation.command import progress_bar
+from arpo.runs.progress import progress_bar
 
 QUIET_S = 30.0  # without a terminal: between two lines about the episodes of an update
 RECENT = 5  # updates that tell how long the next will take
