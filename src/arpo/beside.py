@@ -27,18 +27,19 @@ def large(screenshot: Observation) -> bool:
 async def beside(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Do work in a thread that must not be left halfway, such as an update or a checkpoint.
 
-    Who cancels meanwhile has to wait for it; the request is heard at the next pause.
+    Who cancels meanwhile has to wait for it; the request is heard at the next pause that is none of these.
     """
+    this = asyncio.current_task()
+    assert this is not None
     working = asyncio.create_task(asyncio.to_thread(work, *arguments, **named))
     cancelled = False
     while not working.done():
         try:
             await asyncio.wait([working])
         except asyncio.CancelledError:
+            this.uncancel()
             cancelled = True
     result = working.result()
     if cancelled:
-        this = asyncio.current_task()
-        assert this is not None
         this.cancel()
     return result

@@ -368,6 +368,25 @@ def test_where_memory_is_short_turns_wait_for_each_other_and_none_fails(
             assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
 
 
+def test_where_rows_grow_longer_than_memory_allows_there_are_fewer_of_them(
+    tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """First all rows with short contexts, then every context grows: each turn waits until there is memory for it."""
+    monkeypatch.setattr(cache, "FIRST_CAPACITY", 64)
+    Memory(size_of(tiny, 4, 128) + size_of(tiny, 1, 64), monkeypatch)
+    engine = LocalEngine(tiny, max_context=600, slots=4)
+
+    async def growing() -> list[list[tuple[Prompt, Completion]]]:
+        return await asyncio.gather(*(episode(engine, str(i), i, turns=6) for i in range(6)))
+
+    found = run(growing())
+    assert engine._cache.capacity > 128 and engine._cache.rows < 4  # they did grow, and gave way
+    monkeypatch.undo()
+    for seed, turns in enumerate(found):
+        for prompt, reply in turns:
+            assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
+
+
 def test_a_turn_too_long_for_the_memory_fails_alone_and_the_engine_goes_on(
     tiny: Checkpoint, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,7 +397,7 @@ def test_a_turn_too_long_for_the_memory_fails_alone_and_the_engine_goes_on(
     engine = LocalEngine(tiny, max_context=600, slots=2)
     long = replace(FREE, max_tokens=400)
     for name in "abc":
-        with pytest.raises(EngineError, match=r"no memory for a cache of 1 x 448 tokens; fewer episodes at once"):
+        with pytest.raises(EngineError, match=r"no memory for a cache of 1 x 448 tokens; a smaller agent.context"):
             run(engine.generate("long", first(tiny), long, 0))
         assert_same(run(engine.generate(name, first(tiny), FREE, 0)), expected)
     memory.most = 10**9

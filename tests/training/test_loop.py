@@ -489,7 +489,9 @@ def test_a_runs_folder_stands_for_its_best_checkpoint_with_its_prompt(
     line = "only a training that made an update has one"
     assert evaluate("other") == (2, "", f"error: model=other: a run without a checkpoint; {line}\n")
     status, _, err = arpo.begin(Path("more"), "train.model=run", "train.updates=0", "eval.held_out=0")
-    assert (status, err) == (0, f"{Path('run').absolute()}: its best checkpoint is {one.absolute()}\n")
+    assert (status, err) == (0, f"run: its best checkpoint is {one}\n")
+    begun = load_config("more/config.yaml", [])
+    assert begun.train.model == str(one.absolute())  # also where the run has another best one later
     with Run.read(Path("more")) as run:
         assert run.fact("model") == seen("by-name")[0]
     (two / "state.json").write_text("{")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import gc
 import itertools
 import json
 import os
@@ -75,6 +76,7 @@ def cancel_at(owner: Any, name: str, call: int, monkeypatch: pytest.MonkeyPatch)
     [
         (Run, "add", 4, 0),
         (Run, "add", 9 + 9 + 4, 2),
+        (Learner, "self_test", 1, 0),  # not after the whole update that would follow
         (Learner, "update", 1, 1),
         (Learner, "update", 3, 3),
         (Checkpoints, "publish", 2, 2),
@@ -140,6 +142,21 @@ def test_what_was_finished_is_in_a_checkpoint_whatever_went_wrong_and_that_is_wh
     assert ("update 2 could not be saved, it will be made again" in caplog.text) == full
     train_in(tmp_path, guesser_folder, config)
     assert [line["update"] for line in metrics(tmp_path)] == [0, 1, 2, 3]
+
+
+def test_with_a_lag_a_failure_is_told_once(
+    guesser_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Of the update that was to be made, and not of those that a lag had begun beside it."""
+
+    async def die(self: Rollouts, update: int, *_: Any) -> Any:
+        raise EnvError(f"update {update} failed")
+
+    monkeypatch.setattr(Rollouts, "groups", die)
+    with pytest.raises(EnvError, match="update 0 failed"):
+        train_in(tmp_path, guesser_folder, settings(LEARNS, **GENTLY | {"lag": 2}))
+    gc.collect()
+    assert "never retrieved" not in caplog.text
 
 
 def test_an_update_without_its_line_is_made_again(

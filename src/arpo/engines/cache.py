@@ -48,17 +48,30 @@ class Cache:
     def reserve(self, rows: int, length: int) -> None:
         """Make room for so many rows of so many tokens; at least double what there is, up to the most allowed.
 
-        OutOfMemory, and everything is as before, where that does not fit.
+        Where memory is too short for that, just what is asked for. OutOfMemory, and everything is as before, where that
+        does not fit either.
         """
         have_rows, have_tokens = self.rows, self.capacity
-        if rows > have_rows:
-            rows = max(rows, min(2 * have_rows, self._most_rows))
-        if length > have_tokens:
-            length = max(length, min(max(2 * have_tokens, FIRST_CAPACITY), self._most_tokens))
-            length = -(-length // ALIGN) * ALIGN
-        rows, length = max(rows, have_rows), max(length, have_tokens)
-        if (rows, length) == (have_rows, have_tokens):
+        if rows <= have_rows and length <= have_tokens:
             return
+        ample_rows = have_rows if rows <= have_rows else max(rows, min(2 * have_rows, self._most_rows))
+        ample_tokens = min(max(2 * have_tokens, FIRST_CAPACITY), self._most_tokens)
+        ample_tokens = have_tokens if length <= have_tokens else max(length, ample_tokens)
+        try:
+            self._grow(ample_rows, _aligned(ample_tokens))
+        except OutOfMemory:
+            rows, length = max(rows, have_rows), max(length, have_tokens)
+            if (rows, length) == (ample_rows, ample_tokens):
+                raise
+            self._grow(rows, _aligned(length))
+
+    def clear(self) -> None:
+        """Give all of it back."""
+        for tensors in (self._keys, self._values):
+            tensors[:] = [self._empty(0, 0) for _ in tensors]
+
+    def _grow(self, rows: int, length: int) -> None:
+        have_rows, have_tokens = self.rows, self.capacity
         try:
             for tensors in (self._keys, self._values):  # a layer at a time: old and new never exist as a whole
                 for i, old in enumerate(tensors):
@@ -106,7 +119,7 @@ class Cache:
     def step(self, rows: list[int], lengths: list[int]) -> Attend:
         """Attention for one new token in each of these rows (ascending), which hold `lengths` tokens already."""
         low, span = rows[0], rows[-1] + 1 - rows[0]
-        longest = -(-(max(lengths) + 1) // ALIGN) * ALIGN
+        longest = _aligned(max(lengths) + 1)
         row = torch.tensor(rows, device=self._device)
         place = torch.tensor(lengths, device=self._device)
         last = torch.zeros(span, dtype=torch.long, device=self._device)  # idle rows look at their first token
@@ -135,6 +148,10 @@ class Cache:
         # Zeros, not whatever lies there: a masked place still enters the sums, with weight 0, and 0 times NaN is NaN.
         kv_heads, dim = self._shape
         return torch.zeros(rows, kv_heads, capacity, dim, dtype=self._dtype, device=self._device)
+
+
+def _aligned(length: int) -> int:
+    return -(-length // ALIGN) * ALIGN
 
 
 def _smaller(grown: Tensor, rows: int, tokens: int) -> Tensor:

@@ -147,7 +147,9 @@ class LocalEngine:
                 self._screens.forget()  # a tower that was not trained sees what it saw before
             for session in self._sessions.values():
                 self._forget(session)
-            self._rows, self._free = self._slots, list(range(self._slots))  # there may be memory for all by now
+            if self._rows < self._slots:  # there may be memory for all by now
+                self._cache.clear()
+                self._rows, self._free = self._slots, list(range(self._slots))
             self.version = version
         self._start()
 
@@ -223,30 +225,35 @@ class LocalEngine:
 
     def _with_room(self, turns: list[_Turn]) -> list[_Turn]:
         """Those of the turns, each with a row, for which the cache has memory. The others go on waiting, or fail."""
-        rows = 1 + max((turn.row for turn in turns), default=-1)
         while turns:
+            rows = 1 + max(turn.row for turn in turns)
             try:
                 self._cache.reserve(rows, max(map(_length, turns)))
+                break
             except OutOfMemory as full:
-                if rows > max(1, self._cache.rows):  # fewer at a time
-                    rows = max(1, self._cache.rows, rows // 2)
-                    _log.warning("%s: at most %d turns at a time until the next weights", full, rows)
-                    self._rows = rows
-                    self._free = [row for row in self._free if row < rows]
+                if rows > max(1, self._cache.rows):
+                    self._limit_rows(max(1, self._cache.rows, rows // 2), full)
                     for turn in turns:
-                        if turn.row >= rows:
+                        if turn.row >= self._rows:
                             self._forget(turn.session)
                     turns = [turn for turn in turns if turn.session.row is not None]
+                elif self._active:
+                    turns = []  # until those under way have ended
+                elif self._cache.rows:  # longer rows need the memory of others
+                    for session in self._sessions.values():
+                        self._forget(session)
+                    self._limit_rows(max(1, self._cache.rows // 2), full)
+                    self._cache.clear()
+                    turns = [turn for turn in turns if self._give_row(turn.session)]
                 else:
                     for turn in turns:
-                        if _length(turn) > self._cache.capacity:
-                            self._fail(
-                                turn, f"{full}; fewer episodes at once (n_envs) or a smaller agent.context need less"
-                            )
-                    turns = [turn for turn in turns if not turn.future.done()]
-            else:
-                break
+                        self._fail(turn, f"{full}; a smaller agent.context needs less")
+                    turns = []
         return turns
+
+    def _limit_rows(self, rows: int, full: OutOfMemory) -> None:
+        _log.warning("%s: at most %d turns at a time until the next weights", full, rows)
+        self._rows, self._free = rows, [row for row in self._free if row < rows]
 
     def _decoded(self, turn: _Turn) -> bool:
         """Whether the large ones of its new screenshots are decoded. Those that are not, will be."""

@@ -334,7 +334,7 @@ class Pool:
         elif outcome is Outcome.ENGINE_ERROR and last:
             self._failed[task.id] += ATTEMPTS
             self._lost_by_engine += 1
-        if self._lost_by_engine == LOST:
+        if self._lost_by_engine >= LOST:
             raise EngineError(
                 f"the engine failed in each attempt at {LOST} episodes in a row: nothing can be sampled; "
                 "what it said is above"

@@ -21,13 +21,11 @@ MAY_CHANGE = (
     "env.workers",
     "env.files",
     "env.osworld_python",
-    "env.osworld_image",
-    "env.osworld_disk",
     "env.reset_s",
     "env.step_s",
     "env.score_s",
 )
-"""Of these no number depends but by rounding: memory and length, where and how many episodes run, where metrics go."""
+"""Of these no number depends but by rounding: memory and length, where files lie and episodes run, where metrics go."""
 
 
 def resumed(folder: Path, changes: list[str]) -> Config:
@@ -62,9 +60,9 @@ def same_settings(run: Run, config: Config, fixed: Collection[str] = ()) -> None
         raise ConfigError(f"{run.folder}: was begun with {before}, not {now}; choose another folder")
 
 
-def go_on(run: Run, config: Config) -> None:
+def go_on(run: Run, config: Config, fixed: Collection[str] = ()) -> None:
     """Let a training go on with these settings: its config.yaml has them from now on. ConfigError as above."""
-    same_settings(run, config)
+    same_settings(run, config, fixed)
     begun = load_config(str(run.folder / "config.yaml"), [], stored=True)
     if begun.train.updates != config.train.updates or begun.train.env_steps != config.train.env_steps:
         (run.folder / "summary.json").unlink(missing_ok=True)  # of another length: it is not finished any more

@@ -89,7 +89,8 @@ class Checkpoints:
     def guard(self, learner: Learner, replay: Replay) -> Iterator[None]:
         """Around the updates: whoever or whatever stops them, what was finished is in a checkpoint.
 
-        An update that broke off between its optimiser steps cannot be: it is made again from the one before.
+        An update that broke off between its optimiser steps cannot be: it is made again, with all since the last
+        checkpoint.
         """
         try:
             yield
@@ -154,7 +155,7 @@ class Checkpoints:
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # torch, pickle, safetensors and json each raise their own kinds
-            place = next(each for each in self.all() if each in (file, file.parent))
+            place = file if file.parent == self.folder else file.parent
             before = [each.name for each in self.all() if each.name < place.name]
             then = f"from {before[-1]}" if before else "from its beginning, with the episodes that are stored"
             raise ConfigError(

@@ -53,10 +53,11 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
     tasks = checked_tasks(config, own)
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or _new_folder(config)
-    config = from_anywhere(config.model_copy(update={"run_dir": folder}))
+    # Of another run the checkpoint that is its best today: tomorrow it may be another.
+    train = config.train.model_copy(update={"model": find_agent(config.train.model)})
+    config = from_anywhere(config.model_copy(update={"run_dir": folder, "train": train}))
     slots = max(config.train.n_envs, config.eval.n_envs)
-    model = find_agent(config.train.model)
-    engine, dialect, identity = load_agent(config, model, slots)
+    engine, dialect, identity = load_agent(config, config.train.model, slots)
     with Run.write(folder, to_yaml(config)) as run:
         go_on(run, config)
         same_tasks(run, tasks, config)
@@ -68,7 +69,7 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
             console.print(told, markup=False, soft_wrap=True)
         began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
-            session = _Session(config, run, model, engine, dialect, tasks, pool, track, began, console)
+            session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)
             summary = run_async(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
             lines = list(run.metrics())
@@ -109,7 +110,6 @@ class _Session:
 
     config: Config
     run: Run
-    model: str  # the checkpoint that it begins with
     engine: LocalEngine
     dialect: UITars
     tasks: dict[str, list[Task]]
@@ -152,7 +152,7 @@ class _Session:
 
     async def _run(self) -> dict[str, Any]:
         config = self.config
-        learner = Learner(load_configured(self.model, config.agent), config)  # now: what it lacks is said first
+        learner = Learner(load_configured(config.train.model, config.agent), config)  # now: what it lacks is said first
         base = await self.judge("the base agent", 0)
         with Learning(config, self.console, list(self.run.metrics())) as learning:
 

@@ -36,7 +36,7 @@ from arpo.evaluation.compare import Estimate, Rates, changed, difference, estima
 from arpo.evaluation.statistics import student
 from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.settings import LENGTH, same_settings
+from arpo.runs.settings import LENGTH, go_on
 from arpo.runs.store import Run
 from arpo.runs.tasks import Tasks, same_tasks
 from arpo.tasks.load import judged_tasks
@@ -173,7 +173,7 @@ class Comparison:
             with Run.read(self.folder(BASE, seed)) as base:
                 base.copy(folder, to_yaml(config))
         with Run.write(folder, to_yaml(config)) as run:
-            same_settings(run, config, fixed=LENGTH)  # the budget is the same for all
+            go_on(run, config, fixed=LENGTH)  # the budget is the same for all
             same_tasks(run, self.tasks, config)
         return folder
 

@@ -57,49 +57,52 @@ async def train(
             accept = partial(informative, config=config.algorithm)
             under_way.append(asyncio.create_task(rollouts.groups(update, accept)))
 
-    for update in range(first, min(first + config.train.lag, config.train.updates)):
-        begin(update)
-    with checkpoints.guard(learner, replay):
-        for update in range(first, config.train.updates):
-            if spent >= budget:
-                break
-            began = time.monotonic()
-            begin(update + config.train.lag)
-            groups = await under_way.popleft()
-            sampled = time.monotonic()
-            filled = replay.fill(groups, update, partial(_success, run))
-            samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
-            batches = to_batches(filled, samples, config.train.optimizer_tasks)
-            names = [name for sample in chain(*samples) for name in sample.images]
-            screens = await beside(_read_screens, run.folder, names)
-            frozen = config.train.freeze_vision
-            learner.show(screens, await beside(engine.features, screens.values()) if frozen else None)
-            fresh = [sample for sample in chain(*samples) if sample.version == learner.version and not sample.replayed]
-            if fresh and not tested:
-                await beside(learner.self_test, fresh)
-                tested = True
-            learned = await beside(learner.update, batches)
-            await run.keep_record(update, learner.record)
-            replay.add(groups, update)
-            played = list(run.summaries(update=update, source="rollout"))
-            seconds = {"sample_s": sampled - began, "learn_s": time.monotonic() - sampled}
-            metrics = {"update": update, **about(played, groups, filled, config.algorithm), **learned, **seconds}
-            spent += metrics["env_steps"]
-            last = learner.version == config.train.updates or spent >= budget
-            if learner.version % config.train.save_every == 0 or last:
-                place = await beside(checkpoints.save, learner, replay, metrics)
-            else:
-                place = await beside(checkpoints.publish, learner, metrics)
-            try:
-                await engine.load(learner.version, place)
-            finally:  # also where the run is stopped meanwhile: the update is made
-                metrics["learn_s"] = time.monotonic() - sampled
-                if update not in logged:  # it is, where updates since the last checkpoint are made again
-                    run.log(metrics)
-                on_update(metrics)
-    for beyond in under_way:  # what a lag began before the budget was spent
-        beyond.cancel()
-    await asyncio.gather(*under_way, return_exceptions=True)
+    try:
+        for update in range(first, min(first + config.train.lag, config.train.updates)):
+            begin(update)
+        with checkpoints.guard(learner, replay):
+            for update in range(first, config.train.updates):
+                if spent >= budget:
+                    break
+                began = time.monotonic()
+                begin(update + config.train.lag)
+                groups = await under_way.popleft()
+                sampled = time.monotonic()
+                filled = replay.fill(groups, update, partial(_success, run))
+                samples = [to_samples(group, advantages(group, config.algorithm), image_pad) for group in filled]
+                batches = to_batches(filled, samples, config.train.optimizer_tasks)
+                names = [name for sample in chain(*samples) for name in sample.images]
+                screens = await beside(_read_screens, run.folder, names)
+                frozen = config.train.freeze_vision
+                learner.show(screens, await beside(engine.features, screens.values()) if frozen else None)
+                fresh = [one for one in chain(*samples) if one.version == learner.version and not one.replayed]
+                if fresh and not tested:
+                    await beside(learner.self_test, fresh)
+                    tested = True
+                await asyncio.sleep(0)  # a stop is heard here, before the update, or after it
+                learned = await beside(learner.update, batches)
+                await run.keep_record(update, learner.record)
+                replay.add(groups, update)
+                played = list(run.summaries(update=update, source="rollout"))
+                seconds = {"sample_s": sampled - began, "learn_s": time.monotonic() - sampled}
+                metrics = {"update": update, **about(played, groups, filled, config.algorithm), **learned, **seconds}
+                spent += metrics["env_steps"]
+                last = learner.version == config.train.updates or spent >= budget
+                if learner.version % config.train.save_every == 0 or last:
+                    place = await beside(checkpoints.save, learner, replay, metrics)
+                else:
+                    place = await beside(checkpoints.publish, learner, metrics)
+                try:
+                    await engine.load(learner.version, place)
+                finally:  # also where the run is stopped meanwhile: the update is made
+                    metrics["learn_s"] = time.monotonic() - sampled
+                    if update not in logged:  # it is, where updates since the last checkpoint are made again
+                        run.log(metrics)
+                    on_update(metrics)
+    finally:
+        for beyond in under_way:  # what a lag began: before the budget was spent, or before something failed
+            beyond.cancel()
+        await asyncio.gather(*under_way, return_exceptions=True)
 
 
 def _read_screens(folder: Path, names: Iterable[str]) -> dict[str, Observation]:
