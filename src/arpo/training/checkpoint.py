@@ -156,9 +156,9 @@ class Checkpoints:
             place = next(each for each in self.all() if each in (file, file.parent))
             before = [each.name for each in self.all() if each.name < place.name]
             then = f"from {before[-1]}" if before else "from its beginning, with the episodes that are stored"
+            why = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
             raise ConfigError(
-                f"{file}: cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__}); rename "
-                f"{place.name} to {place.name}.damaged, and the run goes on {then}"
+                f"{file}: cannot be read ({why}); rename {place.name} to {place.name}.damaged, and the run goes on {then}"
             ) from error
 
     def _finished(self, line: dict[str, Any]) -> None:

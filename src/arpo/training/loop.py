@@ -46,7 +46,7 @@ async def train(
             run.log(checkpoints.line())
             on_update(checkpoints.line())
     budget = config.train.env_steps or math.inf
-    spent = sum(episode.n_steps for episode in run.summaries(source="rollout") if episode.update < first)
+    spent: float = sum(episode.n_steps for episode in run.summaries(source="rollout") if episode.update < first)
     tested = False
     under_way: deque[asyncio.Task[list[Group]]] = deque()
 
