@@ -227,7 +227,7 @@ def test_a_killed_writer_loses_at_most_what_it_had_not_finished(tmp_path: Path) 
 # Damaged
 
 
-@pytest.mark.parametrize("line", [b'{"update": 1, "los\n', b"\xff\xfe\n", b"\n", b"3\n"])
+@pytest.mark.parametrize("line", [b'{"update": 1, "los\n', b"\xff\xfe\n", b"\n", b"3\n", b"{}\n"])
 def test_a_damaged_line_of_metrics_is_named_and_the_run_can_go_on_without_it(line: bytes, tmp_path: Path) -> None:
     with Run.write(tmp_path, "") as run:
         run.log({"update": 0})

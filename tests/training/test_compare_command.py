@@ -18,6 +18,7 @@ from guesser import settings, train_in
 from PIL import Image
 
 from arpo import cli
+from arpo.errors import ConfigError
 from arpo.evaluation.compare import difference, estimate
 from arpo.runs.plot import COLOURS
 from arpo.runs.store import Run
@@ -305,6 +306,16 @@ def test_a_comparison_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> Non
         time.sleep(0.01)
     os.kill(pid, signal.SIGKILL)
     pytest.fail("its run goes on")
+
+
+@pytest.mark.parametrize("content", ["", "{", "3", "\x80"])
+def test_a_damaged_summary_is_one_line_with_the_way_back(content: str, tmp_path: Path) -> None:
+    (tmp_path / "summary.json").write_bytes(content.encode("latin-1"))
+    Run.write(tmp_path, "").close()
+    with pytest.raises(
+        ConfigError, match=r"summary\.json: cannot be read; remove it, and the same command makes it anew"
+    ):
+        compare.Finished.read(tmp_path)
 
 
 # The curve

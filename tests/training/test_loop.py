@@ -583,6 +583,15 @@ def test_neither_kind_of_run_goes_on_in_the_folder_of_the_other(
         run_evaluation(config, "random", trained)
 
 
+def test_settings_that_are_cut_short_are_not_completed_by_defaults(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run", "eval.held_out=0")
+    lines = (folder / "config.yaml").read_text().splitlines(keepends=True)
+    for cut in (0, len(lines) // 2, len(lines) - 1):
+        (folder / "config.yaml").write_text("".join(lines[:cut]))
+        line = f"error: {folder / 'config.yaml'}: is cut short, for it does not name run_dir; put a whole one back\n"
+        assert arpo("--resume", str(folder)) == (2, "", line)
+
+
 def test_one_process_at_a_time_trains_in_a_folder(arpo: Arpo, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     with Run.write(folder, ""):

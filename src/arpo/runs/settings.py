@@ -81,7 +81,9 @@ def from_anywhere(config: Config) -> Config:
 
 
 def _refuse_other_kind(folder: Path, begun: Config, training: bool) -> None:
-    """Of the two kinds of runs only a training's settings name its folder."""
+    """Of the two kinds of runs only a training's settings name its folder, at their end; and only it has metrics."""
+    if begun.run_dir is None and (folder / "metrics.jsonl").exists():
+        raise ConfigError(f"{folder / 'config.yaml'}: is cut short, for it does not name run_dir; put a whole one back")
     if training and begun.run_dir is None:
         raise ConfigError(f"{folder}: holds an evaluation, no training; `arpo eval … --run-dir` goes on with it")
     if not training and begun.run_dir is not None:

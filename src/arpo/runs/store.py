@@ -380,7 +380,7 @@ def _damaged(folder: Path, why: str) -> ConfigError:
 
 def _metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
-        if isinstance(found := json.loads(line), dict):
+        if isinstance(found := json.loads(line), dict) and found:
             return found
     raise ConfigError(f"{path}: line {number} cannot be read; take it out, and the run goes on without it")
 

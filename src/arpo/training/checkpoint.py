@@ -99,7 +99,8 @@ class Checkpoints:
                 try:
                     self._write(learner, replay)
                 except Exception as error:  # of whatever kind: what stopped the run is what there is to say
-                    _log.warning("update %d could not be saved, it will be made again: %s", learner.version, error)
+                    if not isinstance(stopped, OSError):  # that said the same already: the disk
+                        _log.warning("update %d could not be saved, it will be made again: %s", learner.version, error)
             if isinstance(stopped, NotFinite):
                 place = self._set_aside(learner, stopped)
                 begin = self.newest if self.all() else learner.checkpoint.name
@@ -158,9 +159,10 @@ class Checkpoints:
             place = file if file.parent == self.folder else file.parent
             before = [each.name for each in self.all() if each.name < place.name]
             then = f"from {before[-1]}" if before else "from its beginning, with the episodes that are stored"
+            why = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
             raise ConfigError(
-                f"{file}: cannot be read ({str(error).partition(chr(10))[0] or type(error).__name__}); rename "
-                f"{place.name} to {place.name}.damaged, and the run goes on {then}"
+                f"{file}: cannot be read ({why}); rename {place.name} to {place.name}.damaged, and the run goes on "
+                f"{then}"
             ) from error
 
     def _finished(self, line: dict[str, Any]) -> None:
