@@ -59,7 +59,7 @@ def _setting(default: Any, about: str, **bounds: Any) -> Any:
 
 
 class Section(BaseModel):
-    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True)
+    model_config = pydantic.ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
 
 class EnvConfig(Section):
@@ -410,6 +410,7 @@ _TEXTS = {
     "string_unicode": "must be text in UTF-8",
     "string_too_short": "must not be empty",
     "float_type": "must be a number",
+    "finite_number": "must be a finite number",
     "greater_than_equal": "must be at least {ge:g}",
     "greater_than": "must be more than {gt:g}",
     "less_than_equal": "must be at most {le:g}",

@@ -32,9 +32,10 @@ def callable_anywhere(function: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(function)
     def called(*arguments: P.args, **named: P.kwargs) -> T:
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:
+        caller = None
+        with contextlib.suppress(RuntimeError):  # no loop is running
+            caller = asyncio.current_task()
+        if caller is None:
             return function(*arguments, **named)
         interrupt, result = threading.Event(), Future[T]()
 
@@ -48,6 +49,9 @@ def callable_anywhere(function: Callable[P, T]) -> Callable[P, T]:
         thread = threading.Thread(target=apart, name=function.__name__)
         try:
             thread.start()
+            while not wait([result], timeout=LOOK_S).done:
+                if caller.cancelling():  # what asyncio.run makes of Ctrl-C, while its loop stands still
+                    raise KeyboardInterrupt
             return result.result()
         except KeyboardInterrupt:
             interrupt.set()

@@ -92,6 +92,8 @@ async def run_episode(
                     outcome = Outcome.STEP_LIMIT
         if outcome.valid:
             score = await env.score()
+            if not 0.0 <= score <= 1.0:  # so, since no comparison holds for NaN
+                raise EnvError(f"a checker gave the score {score}")
     except EnvError as error:
         _log.warning("%s: environment error: %s", trajectory_id, error)
         outcome = Outcome.ENV_ERROR

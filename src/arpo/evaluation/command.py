@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arpo.agent.dialects import UITars, make_dialect
-from arpo.config import Config, to_yaml
+from arpo.config import AgentConfig, Config, to_yaml
 from arpo.engines.scripted import LOOK_BEHIND, POLICIES, byte_vocabulary, scripted
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import make_pool
@@ -193,6 +193,11 @@ def load_agent(config: Config, model: str, slots: int) -> tuple[LocalEngine, UIT
     if agent.prompt_file is None:
         agent = agent.model_copy(update={"prompt_file": own_prompt(model)})
     return engine, make_dialect(agent, checkpoint.vocabulary), identity
+
+
+def with_precision(agent: AgentConfig, model: Any) -> AgentConfig:
+    """With the precision that `auto` came to on this machine: a run goes on in it elsewhere too."""
+    return agent.model_copy(update={"dtype": str(model.lm_head.weight.dtype).removeprefix("torch.")})
 
 
 def _checksum(model: Any) -> str:

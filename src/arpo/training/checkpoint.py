@@ -37,6 +37,7 @@ from safetensors import SafetensorError
 from arpo.algorithms.replay import Replay
 from arpo.engines.checkpoint import find_checkpoint, load_model
 from arpo.errors import ConfigError
+from arpo.runs.settings import LINE
 from arpo.training import lora
 from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.types import to_json
@@ -146,6 +147,11 @@ class Checkpoints:
             if not all(isinstance(state[name], kind) for name, kind in kinds.items()):
                 raise ValueError("not what a checkpoint remembers")
             fmean(state["recent"])
+            if not state["line"].keys() >= LINE:
+                raise ValueError("its line of metrics is none")
+            for kept in state["replay"].values():
+                for name, update in kept:
+                    assert isinstance(name, str) and isinstance(update, int), "a success is an id and an update"
             return state
 
     @contextlib.contextmanager
@@ -157,8 +163,8 @@ class Checkpoints:
             raise
         except Exception as error:  # torch, pickle, safetensors and json each raise their own kinds
             place = file if file.parent == self.folder else file.parent
-            before = [each.name for each in self.all() if each.name < place.name]
-            then = f"from {before[-1]}" if before else "from its beginning, with the episodes that are stored"
+            others = [each.name for each in self.all() if each != place]
+            then = f"from {others[-1]}" if others else "from its beginning, with the episodes that are stored"
             why = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
             raise ConfigError(
                 f"{file}: cannot be read ({why}); rename {place.name} to {place.name}.damaged, and the run goes on "

@@ -22,14 +22,14 @@ from arpo.engines.checkpoint import load_configured
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
-from arpo.evaluation.command import counted_trials, find_agent, load_agent, never_scored
+from arpo.evaluation.command import counted_trials, find_agent, load_agent, never_scored, with_precision
 from arpo.evaluation.compare import gain
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.settings import from_anywhere, go_on
+from arpo.runs.settings import from_anywhere, go_on, same_settings
 from arpo.runs.store import Run, write_whole
 from arpo.runs.tasks import Tasks, changed_since, same_tasks
 from arpo.runs.track import tracking
@@ -58,10 +58,12 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
     config = from_anywhere(config.model_copy(update={"run_dir": folder, "train": train}))
     slots = max(config.train.n_envs, config.eval.n_envs)
     engine, dialect, identity = load_agent(config, config.train.model, slots)
+    config = config.model_copy(update={"agent": with_precision(config.agent, engine.checkpoint.model)})
     with Run.write(folder, to_yaml(config)) as run:
-        go_on(run, config)
+        same_settings(run, config)
         same_tasks(run, tasks, config)
         run.pin("model", identity)
+        go_on(run, config)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)
         if own and (what := changed_since(own, config)):

@@ -36,7 +36,7 @@ from arpo.evaluation.compare import Estimate, Rates, changed, difference, estima
 from arpo.evaluation.statistics import student
 from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.settings import LENGTH, go_on
+from arpo.runs.settings import LENGTH, go_on, same_settings
 from arpo.runs.store import Run
 from arpo.runs.tasks import Tasks, same_tasks
 from arpo.tasks.load import judged_tasks
@@ -173,8 +173,9 @@ class Comparison:
             with Run.read(self.folder(BASE, seed)) as base:
                 base.copy(folder, to_yaml(config))
         with Run.write(folder, to_yaml(config)) as run:
-            go_on(run, config, fixed=LENGTH)  # the budget is the same for all
+            same_settings(run, config, fixed=LENGTH)  # the budget is the same for all
             same_tasks(run, self.tasks, config)
+            go_on(run, config)
         return folder
 
     def results(self) -> dict[str, Any]:
@@ -224,6 +225,8 @@ class Finished:
     def read(cls, folder: Path) -> Finished:
         with Run.read(folder) as run:
             lines = list(run.metrics())
+            if not lines and folder.name.rpartition("-")[0] != BASE:
+                raise ConfigError(f"{folder}: its metrics.jsonl is lost; remove summary.json, and the run goes on")
             made = lines[-1]["update"] + 1 if lines else 0
             scores: dict[str, list[float]] = {}
             for trial in run.summaries(source="evaluation", update=made):
