@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("fake_backend")
 
 PROMISED = {
     *("steps_per_s", "reset_ms_p50", "reset_ms_p95", "resets_per_min", "encode_ms", "mb_per_env"),
-    *("env", "n_envs", "cores", "floor_steps_per_s"),
+    *("env", "n_envs", "cores", "floor_steps_per_s", "loop_ms_a_step"),
 }
 
 
@@ -27,6 +27,7 @@ def test_the_numbers_have_the_promised_names_and_make_sense() -> None:
     assert 0 < numbers["reset_ms_p50"] <= numbers["reset_ms_p95"]
     assert numbers["steps_per_s"] > 0 and numbers["encode_ms"] > 0 and numbers["mb_per_env"] >= 0
     assert numbers["resets_per_min"] > 0
+    assert numbers["loop_ms_a_step"] > 0
 
 
 def test_half_of_the_steps_are_the_experts_and_every_one_is_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,7 +45,8 @@ def test_half_of_the_steps_are_the_experts_and_every_one_is_drawn(monkeypatch: p
             return super().pixels()
 
     monkeypatch.setattr("fake_env.FakeEnv", Counting)
-    monkeypatch.setattr(bench, "_mb_per_env", lambda *_: 0.0)  # it plays episodes of its own
+    for other in ("arpo.bench.envs._mb_per_env", "arpo.bench.loop.loop_ms_a_step"):
+        monkeypatch.setattr(other, lambda *_: 0.0)  # it plays episodes of its own
     bench.bench_envs("fake", 1, 60, (96, 64), 0)
     by_expert = sum(action in (Click(*BUTTON), Finish(), Fail("nothing to press")) for action in done)
     assert abs(by_expert - len(done) / 2) <= 2

@@ -7,6 +7,7 @@ all steps are of either kind; several environments take turns on one thread. Wha
     a reset     setting the task up and drawing the first screen
     encoding    from pixels to the stored image and its hash, apart from both
     the floor   copying a finished screen once: no drawing of whole screens can take less
+    the loop    what a step of whole episodes takes of the event loop's thread (loop.py)
 
 Nothing is timed before every environment has played once around. Memory is weighed before all that: a process that
 has worked for a while holds freed memory in which further environments fit without its growing, and 0 MB would be read.
@@ -104,6 +105,8 @@ def bench_envs(
     floor_s = copying_s(envs[0].pixels())
     for one in envs:
         one.close()
+    from arpo.bench.loop import loop_ms_a_step  # torch takes seconds: what is refused is said before
+
     reset_ms = sorted(1e3 * seconds for seconds in clock.resets)
     return {
         "env": env,
@@ -119,6 +122,7 @@ def bench_envs(
         "resets_per_min": 6e4 / statistics.fmean(reset_ms),
         "encode_ms": 1e3 * statistics.fmean(clock.encodes),
         "mb_per_env": mb_per_env,
+        "loop_ms_a_step": loop_ms_a_step(env, size, tasks, seed),
     }
 
 
@@ -137,6 +141,7 @@ def print_table(numbers: dict[str, Any]) -> None:
         ("resets a minute", f"{numbers['resets_per_min']:,.0f}"),
         ("encoding a screen", f"{numbers['encode_ms']:.2f} ms"),
         ("memory of each further environment", f"{numbers['mb_per_env']:.2f} MB"),
+        ("a step takes of the event loop's thread", f"{numbers['loop_ms_a_step']:.1f} ms"),
     )
     print_rows(title, rows)
 
