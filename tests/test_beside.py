@@ -69,11 +69,16 @@ def hold_up(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> tuple[thr
     return begun, moved
 
 
+async def heard(event: threading.Event) -> None:
+    async with asyncio.timeout(LONG):
+        while not event.is_set():
+            await asyncio.sleep(0.001)
+
+
 async def move_on(work: Coroutine[Any, Any, Any], begun: threading.Event, moved: threading.Event) -> Any:
     """Let work run, and be the one that moves meanwhile."""
     working = asyncio.create_task(work)
-    while not begun.is_set() and not working.done():
-        await asyncio.sleep(0.001)
+    await heard(begun)
     moved.set()
     return await working
 
@@ -118,8 +123,7 @@ def test_a_large_screen_of_a_whole_group_is_encoded_once_even_if_the_first_membe
 
     async def keep(run: Run) -> list[Any]:
         members = [asyncio.create_task(run.keep_image(screen)) for _ in range(3)]
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        await heard(begun)
         members[0].cancel()
         await asyncio.sleep(0)
         moved.set()
@@ -148,8 +152,7 @@ def test_others_go_on_while_a_large_screen_is_decoded(folder: Path, monkeypatch:
 
     async def work() -> None:
         one = asyncio.create_task(ask(engine, "a", plain.screen(1, LARGE_SIZE)))
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        await heard(begun)
         moved.set()
         await asyncio.gather(one, ask(engine, "b", plain.screen(2, LARGE_SIZE)), ask(engine, "c", plain.screen(3)))
 
@@ -169,8 +172,7 @@ def test_a_turn_with_a_large_screen_does_not_hold_up_those_under_way(
             await asyncio.sleep(0)
         late = asyncio.create_task(ask(engine, "b", plain.screen(1, LARGE_SIZE)))
         await text
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        await heard(begun)
         assert not late.done()
         moved.set()
         await late
@@ -205,8 +207,7 @@ def test_turns_go_on_while_weights_are_read(folder: Path, monkeypatch: pytest.Mo
 
     async def work() -> None:
         loading = asyncio.create_task(engine.load(1, folder))
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        await heard(begun)
         await ask(engine, "a", plain.screen(1))
         assert (engine.version, loading.done()) == (0, False)
         moved.set()
@@ -248,8 +249,7 @@ def test_who_cancels_has_to_wait_however_often_and_is_heard_at_the_next_pause() 
 
     async def main() -> None:
         task = asyncio.create_task(steps())
-        while not begun.is_set():
-            await asyncio.sleep(0.001)
+        await heard(begun)
         for _ in range(3):
             task.cancel()
             await asyncio.sleep(0)
