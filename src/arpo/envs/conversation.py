@@ -1,11 +1,11 @@
 """JSON lines with a program of OSWorld's client, which runs in a sandbox (confined.py): one line asked, one line heard.
 
     talk = Conversation("client/bin/python", [worker], "OSWorld's client")
-    talk.ask({"metric": …}, within_s=30)
+    reply = talk.ask({"metric": …}, within_s=30)
+    number(reply["is"], "OSWorld's client")             a score; EnvError where it is none
     talk.close()
 
 What it says is not trusted: a line that is too long, late, no object, or an answer to another question is EnvError.
-    number(reply["is"], "OSWorld's client")         a score; EnvError where it is none
 """
 
 import contextlib
@@ -103,9 +103,7 @@ class Conversation:
 
     def hear(self, within_s: float, longest: int = LONGEST) -> dict[str, Any]:
         deadline, seen = time.monotonic() + within_s, 0
-        while (end := self._rest.find(b"\n", seen)) < 0:
-            if len(self._rest) > longest:
-                raise EnvError(f"{self._name} says more than {longest} bytes in one line")
+        while (end := self._rest.find(b"\n", seen)) < 0 and len(self._rest) <= longest:
             seen = len(self._rest)
             try:
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()))
@@ -117,6 +115,8 @@ class Conversation:
             if not read:
                 raise self._ended()
             self._rest += read
+        if not 0 <= end <= longest:
+            raise EnvError(f"{self._name} says more than {longest} bytes in one line")
         line, self._rest = bytes(self._rest[:end]), self._rest[end + 1 :]
         if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
             raise EnvError(f"{self._name} says more than {MOST_VALUES} values in one line")

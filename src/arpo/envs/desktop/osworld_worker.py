@@ -70,11 +70,11 @@ class Lines:
         self._output.write(json.dumps({"id": self.number, **what}).encode() + b"\n")
         self._output.flush()
 
+    def line(self) -> bytes:
+        return self._input.readline() or sys.exit()
+
     def hear(self) -> Any:
-        line = self._input.readline()
-        if not line:
-            sys.exit()
-        said = json.loads(line)
+        said = json.loads(self.line())
         self.number = said.get("id", self.number)
         return said
 
@@ -231,7 +231,7 @@ def _heard(
                 lines.say(call=said["call"], arguments=said.get("arguments"))
                 ours.settimeout(max(0.001, deadline - time.monotonic()))
                 with contextlib.suppress(OSError):  # it does not listen: it is late, or it has ended
-                    ours.sendall(json.dumps(lines.hear()).encode() + b"\n")
+                    ours.sendall(lines.line())
         return None, True
     finally:
         os.close(pidfd)
@@ -326,6 +326,7 @@ def main() -> None:
         found = fetch[request["getter"]](Environment(own, str(FOLDER)), request["config"])
         return {"is": found, "files": kept()}
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process hears no signal that it has no handler for
     watch_over(own=False)
     confine(MOST_PROCESSES)
     refused = sorted(known - compare.keys())
