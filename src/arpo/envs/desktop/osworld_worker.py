@@ -229,9 +229,10 @@ def _heard(
                     return {name: said[name] for name in OUTCOME if name in said}, False
                 parts.clear()
                 lines.say(call=said["call"], arguments=said.get("arguments"))
+                answer = lines.line()
                 ours.settimeout(max(0.001, deadline - time.monotonic()))
                 with contextlib.suppress(OSError):  # it does not listen: it is late, or it has ended
-                    ours.sendall(lines.line())
+                    ours.sendall(answer)
         return None, True
     finally:
         os.close(pidfd)
