@@ -1,7 +1,8 @@
 """JSON lines with a program of OSWorld's client, which runs in a sandbox (confined.py): one line asked, one line heard.
 
     talk = Conversation("client/bin/python", [worker], "OSWorld's client")
-    talk.ask({"metric": …}, within_s=30)
+    reply = talk.ask({"metric": …}, within_s=30)
+    number(reply["is"], "OSWorld's client")             a score; EnvError where it is none
     talk.close()
 
 What it says is not trusted: a line that is too long, late, no object, or an answer to another question is EnvError.
@@ -9,6 +10,7 @@ What it says is not trusted: a line that is too long, late, no object, or an ans
 
 import contextlib
 import json
+import math
 import os
 import secrets
 import shutil
@@ -20,11 +22,13 @@ from pathlib import Path
 from typing import Any
 
 from arpo.envs.confined import MEMORY_MB, PYTHON, SCRATCH_MB, confined, surroundings
-from arpo.envs.desktop.memory import new_group, remove
+from arpo.envs.desktop.memory import new_group, overruns, remove
 from arpo.envs.desktop.sandbox import GRACE_S, SUPERVISE, held, refuse_no_sandbox
 from arpo.errors import ConfigError, EnvError
 
 LONGEST = 2 * SCRATCH_MB << 20  # of a line: all of its files may be in it, as text
+MOST_VALUES = 1 << 20  # of a line: to read an empty list takes 30 times its two letters
+LONGEST_TEXT = 1000  # of an error
 SAY_S = 60.0
 Answer = Callable[[str, list[Any]], Any]
 
@@ -45,7 +49,7 @@ class Conversation:
             theirs.enter_context(connection)
             files = {f"/arpo/{program.name}": theirs.enter_context(held(program.read_text())) for program in programs}
             words = [*confined(python, files, network), python, *PYTHON, f"/arpo/{programs[0].name}"]
-            group = new_group(MEMORY_MB)
+            self._group = group = new_group(MEMORY_MB)
             ours.callback(remove, group)
             self._process = subprocess.Popen(
                 ["sh", "-c", SUPERVISE, group or "", *words, str(connection.fileno())],
@@ -65,8 +69,17 @@ class Conversation:
     def alive(self) -> bool:
         return self._process.poll() is None
 
-    def ask(self, request: dict[str, Any], within_s: float, answer: Answer | None = None) -> dict[str, Any]:
-        """Its reply; `answer` gives what it asks back first.
+    def overruns(self) -> tuple[int, int]:
+        """See memory.py. None where there is no control group, or none any more."""
+        try:
+            return (0, 0) if self._group is None else overruns(self._group)
+        except OSError:
+            return 0, 0
+
+    def ask(
+        self, request: dict[str, Any], within_s: float, answer: Answer | None = None, longest: int = LONGEST
+    ) -> dict[str, Any]:
+        """Its reply, of at most so many bytes; `answer` gives what it asks back first.
 
         An agent whose file has got hold of a checker could leave a reply to the next question behind, so each question
         has a number that cannot be guessed.
@@ -74,7 +87,7 @@ class Conversation:
         number, deadline = secrets.token_hex(8), time.monotonic() + within_s
         self._say({**request, "id": number})
         while True:
-            reply = self.hear(deadline - time.monotonic())
+            reply = self.hear(deadline - time.monotonic(), longest)
             if reply.get("id") != number:
                 raise EnvError(f"{self._name} answers what it was not asked")
             if "call" not in reply:
@@ -84,14 +97,13 @@ class Conversation:
             try:
                 said = answer(reply["call"], reply["arguments"])
             except (ValueError, TypeError, LookupError, AttributeError) as error:
-                raise EnvError(f"{self._name} asks for what is not there: {type(error).__name__}: {error}") from error
+                text = clipped(f"{type(error).__name__}: {error}")
+                raise EnvError(f"{self._name} asks for what is not there: {text}") from error
             self._say({"is": said})
 
-    def hear(self, within_s: float) -> dict[str, Any]:
+    def hear(self, within_s: float, longest: int = LONGEST) -> dict[str, Any]:
         deadline, seen = time.monotonic() + within_s, 0
-        while (end := self._rest.find(b"\n", seen)) < 0:
-            if len(self._rest) > LONGEST:
-                raise EnvError(f"{self._name} says more than {LONGEST >> 20} MB in one line")
+        while (end := self._rest.find(b"\n", seen)) < 0 and len(self._rest) <= longest:
             seen = len(self._rest)
             try:
                 self._socket.settimeout(max(0.001, deadline - time.monotonic()))
@@ -103,7 +115,11 @@ class Conversation:
             if not read:
                 raise self._ended()
             self._rest += read
+        if not 0 <= end <= longest:
+            raise EnvError(f"{self._name} says more than {longest} bytes in one line")
         line, self._rest = bytes(self._rest[:end]), self._rest[end + 1 :]
+        if sum(map(line.count, (b",", b"[", b"{"))) > MOST_VALUES:
+            raise EnvError(f"{self._name} says more than {MOST_VALUES} values in one line")
         try:
             said = json.loads(line)
         except (ValueError, RecursionError):
@@ -147,3 +163,17 @@ class Conversation:
                 "install the client in a folder that everybody may enter, as /opt"
             )
         return EnvError(f"{self._name} ended: {last}")
+
+
+def number(value: Any, who: str) -> float:
+    try:
+        found = float(value) if isinstance(value, int | float) else math.nan
+    except OverflowError:
+        found = math.inf
+    if not math.isfinite(found):
+        raise EnvError(f"{who} gives no number: {value!r:.80}")
+    return found
+
+
+def clipped(text: Any) -> str:
+    return str(text)[:LONGEST_TEXT]

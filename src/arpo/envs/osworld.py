@@ -16,7 +16,6 @@ import base64
 import contextlib
 import http.client
 import json
-import math
 import shutil
 import socket
 import subprocess
@@ -29,7 +28,7 @@ from typing import Any
 
 from arpo.agent.actions import ENDING, Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import refuse_bad_action
-from arpo.envs.conversation import Conversation
+from arpo.envs.conversation import Conversation, clipped, number
 from arpo.envs.desktop import delegate
 from arpo.envs.desktop.checks import asked_for, listed
 from arpo.envs.desktop.checks.reading import Unreadable
@@ -199,10 +198,7 @@ class Client:
         self._ask({"do": "setup", "address": address, "size": size, "task": data})
 
     def evaluate(self) -> float:
-        score = self._ask({"do": "evaluate"})
-        if not isinstance(score, int | float) or not math.isfinite(score):
-            raise EnvError(f"OSWorld's client gives no number: {score!r:.80}")
-        return float(score)
+        return number(self._ask({"do": "evaluate"}), "OSWorld's client")
 
     def close(self) -> None:
         """May be called twice."""
@@ -218,11 +214,13 @@ class Client:
             self.close()
             raise
         if "is" not in reply:
-            raise EnvError(f"OSWorld's client: {reply.get('error')}")
+            raise EnvError(f"OSWorld's client: {clipped(reply.get('error'))}")
         return reply["is"]
 
     def _metric(self, call: str, arguments: list[Any]) -> float:
         """What it asks back. What the agent's file took over the limits of its checker scores 0."""
+        if call != "metric":
+            raise ValueError(f"there is no {call!r:.80}")
         name, pickled, files = arguments
         try:
             return self._metrics.score({"metric": name, "pickled": pickled, "files": files})

@@ -86,7 +86,7 @@ def main() -> None:
                 found = float(env.evaluate())
             lines.say(**{"is": found})
         except Exception as error:  # the outside decides what it means
-            lines.say(error=f"{type(error).__name__}: {error}")
+            lines.say(error=ours.text_of(error))
 
 
 if __name__ == "__main__":

@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bad_client import client_of
 from traces import Traces, groups, wait_until
 
-from arpo.envs import confined
-from arpo.envs.desktop import delegate
+from arpo.envs import confined, conversation
+from arpo.envs.conversation import Conversation
+from arpo.envs.desktop import delegate, memory
 from arpo.envs.desktop.checks import score
 from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.envs.desktop.delegate import Client
@@ -29,69 +31,6 @@ from arpo.types import Task
 pytestmark = pytest.mark.desktop
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 PYTHON = CACHE / "arpo" / "osworld-client" / "bin" / "python"
-BAD = """
-import ctypes, os, socket, subprocess, sys, time
-def equal(found, wanted): return open(found).read() == open(wanted).read()
-def writes(path): return bool(open(path, "w"))
-def reads(path): return len(open(path, "rb").read())
-def lists(path): return len(os.listdir(path))
-def sees_variable(name): return name in os.environ
-def is_root(_): return 0 in (os.getuid(), os.geteuid(), os.getgid())
-def connects(port): return bool(socket.create_connection(("127.0.0.1", port)))
-def reaches(name): return bool(socket.socket(socket.AF_UNIX).connect(name))
-def makes_namespaces(_): return subprocess.run(["unshare", "--user", "true"]).returncode == 0
-def takes_memory(_): return len(bytearray(8 << 30))
-def takes_memory_in_parts(_):
-    parts = []
-    while True: parts.append(b"x" * (64 << 20))
-def fills(path):
-    with open(path, "wb") as file:
-        while True: file.write(bytes(1 << 20))
-def waits(_): time.sleep(1000)
-def spins(_):
-    while True: pass
-def waits_for_a_pipe(path):
-    os.mkfifo(path)
-    return open(path).read()
-def forks(_):
-    made = 0
-    while True:
-        try:
-            if not os.fork(): time.sleep(1000)
-        except OSError:
-            return made
-        made += 1
-def crashes(_): os.kill(os.getpid(), 11)
-def leaves(path):
-    if not os.fork():
-        os.setsid()
-        if os.fork(): os._exit(0)
-        while True: time.sleep(1)
-    os.makedirs(path + "/a/b")
-    os.chdir(path)
-    for _ in range(3000):
-        os.mkdir("deep"); os.chdir("deep")
-    os.chmod(path + "/a", 0)
-    return 1
-def processes(_): return sum(name.isdigit() for name in os.listdir("/proc"))
-def ends_the_parent(_):
-    for number in (9, 15, 19): os.kill(1, number)
-    return 1
-def looks_into_the_parent(_): return len(os.listdir("/proc/1/fd"))
-def replies_ahead(_):
-    for fd in range(3, 64):
-        try: os.write(fd, b'{"id": null, "is": 0}\\n{"id": "1", "is": 1}\\n')
-        except OSError: pass
-    return 1
-def says_no_number(_): return float("nan")
-"""
-GETTERS = """
-import os
-def get_leads_out(env, config):
-    os.symlink("/etc/passwd", os.path.join(env.cache_dir, "link"))
-    open(os.path.join(env.cache_dir, "plain"), "w").write("plain")
-    return os.path.join(env.cache_dir, config["name"])
-"""
 Start = Callable[..., Sandbox]
 
 
@@ -101,17 +40,6 @@ def bad(tmp_path: Path) -> Iterator[Client]:
     client = client_of(tmp_path)
     yield client
     client.close()
-
-
-def client_of(folder: Path) -> Client:
-    package = folder / "lib" / "desktop_env" / "evaluators"
-    package.mkdir(parents=True)
-    (package / "metrics.py").write_text(BAD)
-    (package / "getters.py").write_text(GETTERS)
-    python = folder / "python"
-    python.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/lib exec {sys.executable} -S "$@"\n')
-    python.chmod(0o755)
-    return Client(str(python))
 
 
 def test_files_are_given_to_a_metric_and_paths_fit(bad: Client, tmp_path: Path) -> None:
@@ -135,10 +63,10 @@ def test_it_writes_nothing_to_the_host(bad: Client, tmp_path: Path) -> None:
         Path("/arpo"),
     ]
     for place in places:
-        with pytest.raises((Unreadable, EnvError)):
+        with pytest.raises(EnvError, match=r"Read-only|Permission|No such file"):
             bad.metric("writes", [str(place / "arpo-was-here")], {})
         assert not (place / "arpo-was-here").exists()
-    with pytest.raises(Unreadable):  # its own packages
+    with pytest.raises(EnvError, match=r"Read-only|Permission"):  # its own packages
         bad.metric("writes", [str(tmp_path / "lib" / "more.py")], {})
     assert bad.metric("writes", ["/arpo/tmp/a"], {}) == 1.0, "there is one folder for it"
 
@@ -187,28 +115,75 @@ def test_it_reaches_no_port_and_no_socket_of_the_host(bad: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "argument"),
+    ("metric", "argument", "reason"),
     [
-        ("takes_memory", ""),
-        ("takes_memory_in_parts", ""),
-        ("fills", "/arpo/tmp/a"),
-        ("waits", ""),
-        ("spins", ""),
-        ("waits_for_a_pipe", "/arpo/tmp/pipe"),
-        ("crashes", ""),
+        ("takes_memory", "", "more memory than it may have"),
+        ("takes_memory_in_parts", "", "more memory than it may have"),
+        ("fills", "/arpo/tmp/a", "No space left"),
+        ("spins", "", "more than 1 s of processor time"),
+        ("crashes", "", "ended by SIGSEGV"),
     ],
 )
 def test_a_file_that_takes_a_metric_over_its_limits_is_the_agents_doing_and_the_next_is_scored(
-    bad: Client, metric: str, argument: str, monkeypatch: pytest.MonkeyPatch
+    bad: Client, metric: str, argument: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bad.metric("is_root", [""], {}) == 0.0  # it is there, and stays: the same process serves the next
-    monkeypatch.setattr(delegate, "METRIC_S", 60.0 if metric in ("takes_memory_in_parts", "fills") else 2.0)
     before = inside(bad)
-    with pytest.raises(Unreadable):
-        bad.metric(metric, [argument], {})
-    monkeypatch.setattr(delegate, "METRIC_S", 60.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(delegate, "CPU_S", 1 if metric == "spins" else 60)
+        with pytest.raises(Unreadable, match=reason):
+            bad.metric(metric, [argument], {})
     assert bad.metric("sees_variable", ["HOME"], {}) == 1.0
     assert inside(bad) == before
+
+
+@pytest.mark.parametrize(
+    ("metric", "argument", "reason"),
+    [
+        ("waits", "", "did not answer within 2 s"),
+        ("waits_for_a_pipe", "/arpo/tmp/pipe", "did not answer within 2 s"),
+        ("is_killed", "", "ended by SIGKILL"),
+        ("exits", "", "ended with status 3"),
+        ("writes", "/usr/a", "Read-only"),
+        ("reads", "/proc/1/environ", "Permission denied"),
+    ],
+)
+def test_what_a_busy_or_full_or_misconfigured_host_does_too_is_machinery(
+    bad: Client, metric: str, argument: str, reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The host's own OOM killer ends with SIGKILL, and a clock runs on a host without a free processor."""
+    if metric.startswith("waits"):
+        monkeypatch.setattr(delegate, "METRIC_S", 2.0)
+    with pytest.raises(EnvError, match=reason):
+        bad.metric(metric, [argument], {})
+
+
+@pytest.mark.parametrize("metric", ["touches_memory", "forks_and_touches_memory"])
+def test_a_file_that_fills_the_sandboxs_own_control_group_is_the_agents_doing(
+    bad: Client, metric: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (group := memory.new_group(1)) is None:
+        pytest.skip("control groups cannot be made here")
+    group.rmdir()
+    monkeypatch.setattr(conversation, "MEMORY_MB", 256)
+    with pytest.raises(Unreadable, match="more memory than its sandbox has"):
+        bad.metric(metric, [""], {})
+    assert bad.metric("is_root", [""], {}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({"memory.events": "low 0\nmax 7\noom 2\noom_kill 3\n"}, (3, 2)),
+        ({"memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n", "memory.failcnt": "9\n"}, (3, 9)),
+    ],
+)
+def test_both_versions_of_control_groups_say_what_their_limit_has_cost(
+    tmp_path: Path, files: dict[str, str], found: tuple[int, int]
+) -> None:
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    assert memory.overruns(tmp_path) == found
 
 
 def test_a_fork_bomb_stays_inside_its_limit_and_is_gone_with_its_metric(bad: Client) -> None:
@@ -222,18 +197,70 @@ def test_nothing_of_one_agents_files_is_there_for_the_next(bad: Client) -> None:
     assert bad.metric("processes", [""], {}) == 2.0
 
 
+@pytest.mark.parametrize(
+    "metric", ["leaves_shared_memory", "leaves_semaphores", "leaves_a_queue", "leaves_a_posix_queue"]
+)
+def test_what_outlives_its_processes_is_not_there_for_the_next(bad: Client, metric: str) -> None:
+    assert bad.metric(metric, [""], {}) == float(metric != "leaves_a_posix_queue")  # those cannot be made at all
+    assert bad.metric("left", [""], {}) == 0.0
+
+
+def test_limits_that_a_metric_lowers_for_its_parent_are_not_the_next_ones(bad: Client) -> None:
+    assert bad.metric("lowers_limits_of_the_parent", [""], {}) == 1.0
+    assert bad.metric("writes_a_byte", ["/arpo/tmp/a"], {}) == 1.0
+
+
 def test_a_metric_cannot_end_or_look_into_the_process_that_answers(bad: Client) -> None:
     assert bad.metric("ends_the_parent", [""], {}) == 1.0
-    with pytest.raises(Unreadable, match="Permission"):
-        bad.metric("looks_into_the_parent", [""], {})
+    assert bad.metric("takes_from_the_parent", [""], {}) == 0.0
+    for metric in ("looks_into_the_parent", "opens_memory_of_the_parent"):
+        with pytest.raises(EnvError, match="Permission"):
+            bad.metric(metric, [""], {})
 
 
-def test_a_reply_to_another_question_and_what_is_no_number_are_never_a_score(bad: Client) -> None:
-    with pytest.raises(EnvError, match="answers what it was not asked"):
-        bad.metric("replies_ahead", [""], {})
-    with pytest.raises(EnvError, match="gives no number"):
-        bad.metric("says_no_number", [""], {})
+def test_a_metric_has_no_hold_of_the_conversation(bad: Client) -> None:
+    assert bad.metric("sockets", [""], {}) == 1.0, "the one to its parent, for this question alone"
+    for metric in ("replies_to_the_next", "replies_ahead"):
+        assert bad.metric(metric, [""], {}) == 0.5, "its own reply, whatever it says after that"
+        assert bad.metric("is_root", [""], {}) == 0.0
+
+
+def test_what_is_no_number_is_never_a_score(bad: Client) -> None:
+    for metric, reason in (
+        ("says_no_number", "gives no number: nan"),
+        ("says_a_long_number", "gives no number: 1000"),
+        ("says_no_object", "no JSON object"),
+    ):
+        with pytest.raises(EnvError, match=reason):
+            bad.metric(metric, [""], {})
     assert bad.metric("is_root", [""], {}) == 0.0
+
+
+def test_a_long_reply_is_not_taken_and_an_error_is_cut_short(bad: Client) -> None:
+    assert bad.metric("is_root", [""], {}) == 0.0
+    before = inside(bad)
+    with pytest.raises(EnvError, match=r"says more than 65536 bytes$"):
+        bad.metric("says_much", [1 << 20], {})
+    with pytest.raises(EnvError, match=r"ValueError: x+$") as raised:
+        bad.metric("raises_much", [1 << 20], {})
+    assert len(str(raised.value)) < 1200
+    assert inside(bad) == before, "the same process goes on"
+
+
+def test_a_line_is_read_only_where_it_is_short_and_has_few_values() -> None:
+    """The program may itself have been got hold of: the host looks, too."""
+    with socket.socket() as unused:
+        talk = object.__new__(Conversation)
+        talk._name, talk._socket = "it", unused
+        for line, longest, reason in (
+            (b"x" * 101, 100, "more than 100 bytes"),
+            (b"x" * 101 + b"\n", 100, "more than 100 bytes"),
+            (b"[" + b"[]," * conversation.MOST_VALUES + b"0]\n", 1 << 30, "values in one line"),
+            (b"[]\n", 100, "no JSON object"),
+        ):
+            talk._rest = bytearray(line)
+            with pytest.raises(EnvError, match=reason):
+                talk.hear(1.0, longest)
 
 
 def test_files_of_more_than_fits_are_the_agents_doing(bad: Client, tmp_path: Path) -> None:
@@ -253,6 +280,25 @@ def test_files_that_a_getter_made_come_out_and_links_do_not(start: Start, bad: C
     for name in ("../out", "/tmp/arpo-out", "a/../../out", "plain/below", "a\0"):
         with pytest.raises(EnvError, match="cannot be kept"):
             delegate._keep({name: ""}, machine.cache)
+
+
+def test_what_a_getter_asks_back_comes_to_it(start: Start, bad: Client, tmp_path: Path) -> None:
+    (sandbox := start()).write("/home/user/a", b"text of ")
+    machine = delegate.Machine(sandbox, tmp_path, Files(), "")
+    assert bad.get("asks", machine, {"path": "/home/user/a"}) == "text of /home/user/Desktop"
+    assert bad.get("is_long", machine, {"length": 1 << 20}) == "x" * (1 << 20)
+
+
+def test_what_a_getter_gives_has_bounds(
+    start: Start, bad: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine = delegate.Machine(start(), tmp_path, Files(), "")
+    for deep in (970, 5000):  # for the host, and for the client already
+        with pytest.raises(EnvError, match=r"lists in lists|no JSON object|RecursionError"):
+            bad.get("nests", machine, {"deep": deep})
+    monkeypatch.setattr(delegate, "GETTER_BYTES", 1 << 20)
+    with pytest.raises(EnvError, match="says more than 1048576 bytes"):
+        bad.get("is_long", machine, {"length": 1 << 20})
 
 
 def test_nothing_is_left_of_it_when_it_is_closed(bad: Client, traces: Traces) -> None:
@@ -377,11 +423,8 @@ def test_an_archive_that_leads_out_writes_nothing_to_the_host(
     absolute, upwards = str(tmp_path / "absolute.html"), up + str(tmp_path / "upwards.html").lstrip("/")
     for place in (absolute, upwards):
         sandbox.write(f"/home/user/{name}", pack(**{place: b"<p>same</p>"}))
-        try:
-            found = score(sandbox, task, "", osworld=real)
-        except EnvError:
-            found = 0.0
-        assert found < 1.0
+        with pytest.raises(EnvError, match=rf"{metric} failed: .*(Read-only|Permission|No such file)"):
+            score(sandbox, task, "", osworld=real)  # no reward and no score: docs/sandbox.md says why
     assert list(tmp_path.iterdir()) == []
     sandbox.write(f"/home/user/{name}", good)
     assert score(sandbox, task, "", osworld=real) == 1.0, "nothing is left of the others"

@@ -115,14 +115,18 @@ def test_an_archive_that_leads_out_writes_nothing_to_the_host(client: Client, ma
         return str(files / name)
 
     gold = {"type": "vm_file", "path": pack("gold.tar", "a.txt"), "dest": "gold.tar"}
-    for member, expected in (("a.txt", 1.0), (out, 0.0), ("../" * 20 + out.lstrip("/"), 0.0), ("a.txt", 1.0)):
+    for member, leads_out in (("a.txt", False), (out, True), ("../" * 20 + out.lstrip("/"), True), ("a.txt", False)):
         result = {"type": "vm_file", "path": pack("found.tar", member), "dest": "found.tar"}
         evaluator = {"func": "compare_archive", "result": result, "expected": gold}
-        assert scored(client, machine, replace(TASK, evaluator=evaluator)) == expected
+        if leads_out:  # no reward and no score: docs/sandbox.md says why
+            with pytest.raises(EnvError, match=r"compare_archive failed: .*(Read-only|Permission|No such file)"):
+                scored(client, machine, replace(TASK, evaluator=evaluator))
+        else:
+            assert scored(client, machine, replace(TASK, evaluator=evaluator)) == 1.0
     assert not Path(out).exists()
 
 
-def test_a_metric_that_hangs_on_the_agents_file_scores_0(
+def test_a_metric_that_hangs_on_the_agents_file_is_no_score(
     client: Client, machine: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with tarfile.open(tmp_path / "a.tar", "w") as tar:
@@ -132,7 +136,8 @@ def test_a_metric_that_hangs_on_the_agents_file_scores_0(
     file = {"type": "vm_file", "path": str(tmp_path / "a.tar"), "dest": "a.tar"}
     evaluator = {"func": "compare_archive", "result": file, "expected": {**file, "dest": "gold.tar"}}
     monkeypatch.setattr(delegate, "METRIC_S", 5.0)
-    assert scored(client, machine, replace(TASK, evaluator=evaluator)) == 0.0
+    with pytest.raises(EnvError, match="compare_archive failed: it did not answer within 5 s"):
+        scored(client, machine, replace(TASK, evaluator=evaluator))
 
 
 def test_a_getter_cannot_write_to_the_host_either(client: Client, machine: int, tmp_path: Path) -> None:
@@ -182,6 +187,13 @@ def test_getters_that_connect_to_the_machine_by_themselves_are_taken_here() -> N
     settings = {"osworld_python": str(CLIENT)}
     for getter in ("accessibility_tree", "open_tabs_info", "vlc_playing_info"):
         refuse(replace(TASK, evaluator={**TASK.evaluator, "result": {"type": getter}}), settings)
+
+
+def test_it_may_ask_back_for_nothing_but_a_metric(client: Client) -> None:
+    pickled = base64.b64encode(pickle.dumps((("a", {"expected": "a"}), {}))).decode()
+    assert client._metric("metric", ["exact_match", pickled, {}]) == 1.0
+    with pytest.raises(ValueError, match="there is no 'get_file'"):  # which a conversation makes an EnvError
+        client._metric("get_file", ["exact_match", pickled, {}])
 
 
 def test_pickled_values_reach_metrics_as_they_are() -> None:

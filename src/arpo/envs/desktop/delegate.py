@@ -7,20 +7,19 @@ this one, so its dependencies never meet ours. It is started when a task first n
 (../confined.py): files go to it and come from it in the conversation.
 
 A file that takes a metric over the sandbox's limits is the agent's doing: Unreadable, which scores 0. What else goes
-wrong, a process that is lost or does not answer among it, is EnvError.
+wrong, a process that is lost or does not answer among it, is EnvError: a host that is busy or full is not the agent's.
 """
 
 from __future__ import annotations
 
 import base64
-import math
 import threading
 from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from arpo.envs.confined import SCRATCH, SCRATCH_MB
-from arpo.envs.conversation import Answer, Conversation
+from arpo.envs.conversation import Answer, Conversation, clipped, number
 from arpo.envs.desktop.checks.getters import (
     Machine,
     list_directory,
@@ -32,7 +31,10 @@ from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.errors import ConfigError, EnvError
 
 START_S, CALL_S = 120.0, 300.0  # limits; its imports take some five seconds
-METRIC_S = 60.0  # of a metric, which waits for nobody: what takes longer was made to
+CPU_S = 60  # of processor time: what takes longer was made to
+METRIC_S = 300.0  # by the clock, which runs for a busy machine, too
+METRIC_BYTES, GETTER_BYTES = 1 << 16, 128 << 20  # of a reply: a number, or files as text
+MARGIN = 1 << 10  # what the worker adds to it
 WORKER = Path(__file__).with_name("osworld_worker.py")
 FOLDER = f"{SCRATCH}/files"  # where the worker has the files of a question
 
@@ -73,16 +75,17 @@ class Client:
 
     def score(self, request: dict[str, Any]) -> float:
         """A metric, as the worker is asked for it."""
-        found = self._call({**request, "limit_s": METRIC_S}, METRIC_S + CALL_S)["is"]
-        if not isinstance(found, int | float) or not math.isfinite(found):
-            raise EnvError(f"OSWorld's evaluator {request['metric']} gives no number: {found!r:.80}")
-        return float(found)
+        found = self._call({**request, "limit_s": METRIC_S}, METRIC_S + CALL_S, METRIC_BYTES)["is"]
+        return number(found, f"OSWorld's evaluator {request['metric']}")
 
     def get(self, name: str, machine: Machine, config: dict[str, Any]) -> Any:
         request = {"getter": name, "config": config, "limit_s": 2 * CALL_S}  # the machine's time is not the agent's
-        reply = self._call(request, CALL_S, partial(_answer, machine))
-        _keep(reply["files"], machine.cache)
-        return _moved(reply["is"], FOLDER, str(machine.cache))
+        reply = self._call(request, CALL_S, GETTER_BYTES, partial(_answer, machine))
+        _keep(reply.get("files"), machine.cache)
+        try:
+            return _moved(reply["is"], FOLDER, str(machine.cache))
+        except RecursionError:
+            raise EnvError(f"OSWorld's evaluator {name} gives lists in lists without end") from None
 
     def close(self) -> None:
         with self._lock:
@@ -104,7 +107,9 @@ class Client:
         self._names = {what: frozenset(names) for what, names in said.items() if isinstance(names, list)}
         return self._talk
 
-    def _call(self, request: dict[str, Any], within_s: float, answer: Answer | None = None) -> dict[str, Any]:
+    def _call(
+        self, request: dict[str, Any], within_s: float, longest: int, answer: Answer | None = None
+    ) -> dict[str, Any]:
         """EnvError where an evaluator raised, hangs or took the process with it; the next call has a new one."""
         what = f"OSWorld's evaluator {request.get('metric') or request['getter']}"
         with self._lock:
@@ -112,14 +117,20 @@ class Client:
                 self.close()
             try:
                 talk = self._talk or self._start()
-                reply = talk.ask(request, within_s, answer)
+                before = talk.overruns()
+                reply = talk.ask({**request, "cpu_s": CPU_S, "longest": longest}, within_s, answer, longest + MARGIN)
+                full = all(now > then for now, then in zip(talk.overruns(), before, strict=True))
+                if reply.get("last"):
+                    self.close()
             except BaseException:
                 self.close()
                 raise
         if "over" in reply:
-            raise Unreadable(f"{what} cannot take it: {reply['over']}")
+            raise Unreadable(f"{what} cannot take it: {clipped(reply['over'])}")
+        if "is" not in reply and full:
+            raise Unreadable(f"{what} cannot take it: it wants more memory than its sandbox has")
         if "is" not in reply:
-            raise EnvError(f"{what} failed: {reply.get('error')}")
+            raise EnvError(f"{what} failed: {clipped(reply.get('error'))}")
         return reply
 
 
@@ -131,7 +142,7 @@ def files_of(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): base64.b64encode(path.read_bytes()).decode() for path in paths}
 
 
-def _keep(files: dict[str, str], folder: Path) -> None:
+def _keep(files: Any, folder: Path) -> None:
     """Files that came by a conversation. What reads an agent's files names them, so none may lead elsewhere."""
     try:
         for name, data in files.items():

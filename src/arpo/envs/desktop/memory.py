@@ -5,6 +5,7 @@
     with reserved(4096, "machine")  the same for another thing, of so many MB
     new_group(2048)                 a control group that is held to so many MB, to be removed by its user
     taken_mb(group)                 what the programs in it take
+    overruns(group)                 what its limit has cost
 
 A desktop is small when it starts and grows with its programs, so for its first minute it counts in full and later by
 what it has taken. Places are names of sockets: all processes of the machine see them, and they go with their owner.
@@ -78,6 +79,16 @@ def free_mb() -> float:
 
 def taken_mb(group: Path) -> float:
     return _taken(group) / 2**20
+
+
+def overruns(group: Path) -> tuple[int, int]:
+    """How many of its programs were ended for want of memory, and how often it was at its own limit.
+
+    The first alone does not tell: it counts programs that were ended since the whole machine was full, too.
+    """
+    events = dict(line.split() for line in _file(group, "memory.events", "memory.oom_control").read_text().splitlines())
+    at_limit = events["oom"] if "oom" in events else (group / "memory.failcnt").read_text()
+    return int(events.get("oom_kill", 0)), int(at_limit)
 
 
 def _taken(group: Path) -> int:

@@ -1,15 +1,17 @@
 """Run under the interpreter of OSWorld's client, in a sandbox (../confined.py): its evaluators, asked by JSON lines.
 
     out {"metrics": ["compare_pptx_files", …], "getters": ["vm_wallpaper", …], …}       what it can do, first of all
-    in  {"id": "1f…", "limit_s": 60, "files": {"a.csv": "base64…"}, "metric": "compare_table",
-         "arguments": ["/arpo/tmp/files/a.csv", …], "options": {…}}                     out {"id": "1f…", "is": 0.5}
-    in  {"id": "2e…", "limit_s": 300, "getter": "shortcuts_on_desktop", "config": {…}}  out {"is": …, "files": {…}, …}
+    in  {"id": "1f…", "files": {"a.csv": "base64…"}, "metric": "compare_table", "cpu_s": 60, "limit_s": 300,
+         "longest": 65536, "arguments": ["/arpo/tmp/files/a.csv", …], "options": {…}}   out {"id": "1f…", "is": 0.5, …}
+    in  {"id": "2e…", "getter": "shortcuts_on_desktop", "config": {…}, …}               out {"is": …, "files": {…}, …}
         out {"call": "get_file", "arguments": ["/home/user/a.txt"]}  in {"is": "base64…"}       where it asks back
-    out {"over": "…"}       it ran against a wall of the sandbox: memory, time, processes, what it may write
-    out {"error": "…"}      what else an evaluator raised
+    out {"over": "…"}       it ran against a wall of the sandbox: memory, processor time, the size of its folder
+    out {"error": "…"}      what else an evaluator raised, or what else it ended of
+    out {…, "last": true}   what is left of it cannot be taken away: ask another process the next time
 
-Each is answered by a child of its own, which has limits; when it has ended, so has all that it started, and its files
-are gone. So nothing of one agent's file is there when the next one's is read. Standard library and client only.
+Each is answered by a child of its own, which has limits. What it says goes through this process, which alone has the
+conversation and says nothing before all that the child started has ended and its files are gone. So nothing of one
+agent's file is there when the next one's question comes. Standard library and client only.
 
 A getter is offered only where all that it wants of OSWorld's environment can be had by asking back: those that connect
 to the machine themselves are not. A metric is offered unless it would run the agent's files as Python, or its package
@@ -28,9 +30,11 @@ import pickle
 import resource
 import select
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -44,12 +48,13 @@ STOOD_IN = ("easyocr", "librosa")
 RUNNING = {"exec", "exec_module"}
 SCRATCH = Path("/arpo/tmp")  # all that may be written
 FOLDER = SCRATCH / "files"  # of a question
-MEMORY, CPU_S = 3 << 30, 60  # of one process
+MEMORY = 3 << 30  # of one process
 MOST_PROCESSES = 64
-WALLS = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOMEM, errno.EMFILE,
-    errno.EAGAIN,
-)  # fmt: skip
+WALLS = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EMFILE)
+CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)  # of a parser, on such a file
+LONGEST_TEXT = 1000  # of an error
+OUTCOME = ("is", "files", "over", "error")
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 DUMPABLE = 4  # PR_SET_DUMPABLE
 
 
@@ -65,13 +70,17 @@ class Lines:
         self._output.write(json.dumps({"id": self.number, **what}).encode() + b"\n")
         self._output.flush()
 
+    def line(self) -> bytes:
+        return self._input.readline() or sys.exit()
+
     def hear(self) -> Any:
-        line = self._input.readline()
-        if not line:
-            sys.exit()
-        said = json.loads(line)
+        said = json.loads(self.line())
         self.number = said.get("id", self.number)
         return said
+
+    def close(self) -> None:
+        self._input.close()
+        self._output.close()
 
     def ask(self, call: str, *arguments: Any, **named: Any) -> Any:
         self.say(call=call, arguments=[*arguments, *named.values()])
@@ -154,6 +163,7 @@ def confine(processes: int) -> None:
     resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))  # they outlive who made them, and nobody could list them
 
 
 def empty() -> None:
@@ -163,49 +173,132 @@ def empty() -> None:
         subprocess.run(["sh", "-c", line, SCRATCH], stderr=subprocess.DEVNULL, check=True)
 
 
-def serve(lines: Lines, request: dict[str, Any], answer: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer it in a child, and see the end of that."""
+def serve(lines: Lines, request: dict[str, Any], answer: Callable[[Lines, dict[str, Any]], dict[str, Any]]) -> None:
+    """Answer it in a child, and see the end of that before a word is said."""
     assert os.getpid() == 1, "what is ended below is every other process that it sees"
+    limits, before = limited(), spent_s()
+    ours, theirs = socket.socketpair()
     child = os.fork()
     if not child:
         status = 1
         try:
+            lines.close()  # before anything else: the next agent's question comes by it
+            ours.close()
             watch_over(own=True)
             Path("/proc/self/oom_score_adj").write_text("1000")  # it goes before its parent
-            resource.setrlimit(resource.RLIMIT_CPU, (CPU_S, CPU_S))
-            lines.say(**_outcome(answer, request))
+            resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_s"], request["cpu_s"] + 1))
+            own = Lines(theirs.detach())
+            own.say(**_outcome(answer, own, request))
             status = 0
         finally:
             os._exit(status)
-    in_time = select.select([pidfd := os.pidfd_open(child)], [], [], request["limit_s"])[0]
-    os.close(pidfd)
+    theirs.close()
+    with ours:
+        said, late = _heard(lines, request, ours, child)
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     _, status = os.waitpid(child, 0)
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
-    if not in_time:
-        lines.say(over=f"it takes more than {request['limit_s']:g} s")
-    elif os.WIFSIGNALED(status):
-        lines.say(over=f"it was ended by {signal.Signals(os.WTERMSIG(status)).name}")
-    elif status:
-        lines.say(error=f"it ended with status {os.WEXITSTATUS(status)}")
+    found = said or _why(request, status, late, spent_s() - before)
     empty()
+    lines.say(**found, last=leftovers() or limited() != limits)
 
 
-def _outcome(answer: Callable[[dict[str, Any]], dict[str, Any]], request: dict[str, Any]) -> dict[str, Any]:
+def _heard(
+    lines: Lines, request: dict[str, Any], ours: socket.socket, child: int
+) -> tuple[dict[str, Any] | None, bool]:
+    """What a child says in the end, if anything, and whether it is late. What it asks back before that is passed on."""
+    deadline, parts = time.monotonic() + request["limit_s"], bytearray()
+    pidfd = os.pidfd_open(child)
+    waiting: list[Any] = [ours, pidfd]
+    try:
+        while ready := select.select(waiting, [], [], max(0.0, deadline - time.monotonic()))[0]:
+            if ours not in ready:
+                return None, False
+            read = _received(ours)
+            if not read:
+                waiting.remove(ours)  # its end is near, and says why
+            parts += read
+            if len(parts) > request["longest"]:
+                return {"error": f"it says more than {request['longest']} bytes"}, False
+            if b"\n" in read:
+                said = _read(bytes(parts))
+                if "call" not in said:
+                    return {name: said[name] for name in OUTCOME if name in said}, False
+                parts.clear()
+                lines.say(call=said["call"], arguments=said.get("arguments"))
+                answer = lines.line()
+                ours.settimeout(max(0.001, deadline - time.monotonic()))
+                with contextlib.suppress(OSError):  # it does not listen: it is late, or it has ended
+                    ours.sendall(answer)
+        return None, True
+    finally:
+        os.close(pidfd)
+
+
+def _received(ours: socket.socket) -> bytes:
+    try:
+        return ours.recv(1 << 20)
+    except ConnectionResetError:  # it has ended, and had not read all
+        return b""
+
+
+def _read(line: bytes) -> dict[str, Any]:
+    try:
+        said = json.loads(line.partition(b"\n")[0])
+    except (ValueError, RecursionError, MemoryError):
+        said = None
+    return said if isinstance(said, dict) else {"error": "it said what is no JSON object"}
+
+
+def _why(request: dict[str, Any], status: int, late: bool, spent: float) -> dict[str, Any]:
+    """Of a child that came to nothing: whose doing that is. A SIGKILL may be the host's, and a host may be busy."""
+    ended_by = signal.Signals(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
+    if spent >= request["cpu_s"] or ended_by == signal.SIGXCPU:
+        return {"over": f"it takes more than {request['cpu_s']} s of processor time"}
+    if late:
+        return {"error": f"it did not answer within {request['limit_s']:g} s"}
+    if ended_by is not None:
+        return {"over" if ended_by in CRASHES else "error": f"it was ended by {ended_by.name}"}
+    return {"error": f"it ended with status {os.WEXITSTATUS(status)}"}
+
+
+def spent_s() -> float:
+    """Processor time of all that has ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def limited() -> list[tuple[int, int]]:
+    """The limits of this process, which a child may lower: the next child would inherit them."""
+    return [resource.getrlimit(limit) for limit in LIMITS]
+
+
+def leftovers() -> bool:
+    """System V's shared memory, semaphores and queues stay when all who used them have ended."""
+    return any(Path("/proc/sysvipc", kind).read_text().count("\n") > 1 for kind in ("shm", "sem", "msg"))
+
+
+def text_of(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
+
+
+def _outcome(
+    answer: Callable[[Lines, dict[str, Any]], dict[str, Any]], own: Lines, request: dict[str, Any]
+) -> dict[str, Any]:
     try:
         put(request.get("files", {}))
-        found = answer(request)
+        found = answer(own, request)
         json.dumps(found)
         return found
     except MemoryError:
         return {"over": "it wants more memory than it may have"}
     except OSError as error:
-        return {"over" if error.errno in WALLS else "error": f"{type(error).__name__}: {error}"}
+        return {"over" if error.errno in WALLS else "error": text_of(error)}
     except Exception as error:  # the outside decides what it means
-        return {"error": f"{type(error).__name__}: {error}"}
+        return {"error": text_of(error)}
 
 
 def main() -> None:
@@ -213,7 +306,7 @@ def main() -> None:
     try:
         from desktop_env.evaluators import getters, metrics  # type: ignore[import-not-found]
     except Exception as error:  # whatever it is, it cannot be used
-        lines.say(error=f"{type(error).__name__}: {error}")
+        lines.say(error=text_of(error))
         return
     known = {name for name, one in vars(metrics).items() if inspect.isfunction(one)}
     compare = usable(metrics)
@@ -224,16 +317,17 @@ def main() -> None:
     }
     fetch = {name: one for name, one in every.items() if fits(one)}
 
-    def answer(request: dict[str, Any]) -> dict[str, Any]:
+    def answer(own: Lines, request: dict[str, Any]) -> dict[str, Any]:
         if "metric" in request:
             if "pickled" in request:  # of OSWorld's own getters, which give whatever they like; here it can do no harm
                 arguments, options = pickle.loads(base64.b64decode(request["pickled"]))
             else:
                 arguments, options = request["arguments"], request["options"]
             return {"is": float(compare[request["metric"]](*arguments, **options))}
-        found = fetch[request["getter"]](Environment(lines, str(FOLDER)), request["config"])
+        found = fetch[request["getter"]](Environment(own, str(FOLDER)), request["config"])
         return {"is": found, "files": kept()}
 
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process hears no signal that it has no handler for
     watch_over(own=False)
     confine(MOST_PROCESSES)
     refused = sorted(known - compare.keys())
