@@ -257,3 +257,9 @@ def test_a_size_on_the_command_line_is_refused_like_a_setting() -> None:
     assert parse_size("640x400") == (640, 400)
     with pytest.raises(ConfigError, match=r"^size=huge: must be WIDTHxHEIGHT"):
         parse_size("huge")
+
+
+@pytest.mark.parametrize("value", [".inf", ".nan"])
+def test_a_number_is_finite(value: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^train.lr={value}: must be a finite number$"):
+        load_config(None, [f"train.lr={value}"])

@@ -52,8 +52,20 @@ def test_what_goes_wrong_there_is_raised_here() -> None:
         in_a_cell(lambda: double(4, wrong=True))
 
 
+def in_asyncio_run(call: Callable[[], T]) -> T:
+    """By a loop that takes an interrupt for a wish to cancel."""
+
+    async def cell() -> T:
+        return call()
+
+    return asyncio.run(cell())
+
+
+@pytest.mark.parametrize("by", [in_a_cell, in_asyncio_run])
 @pytest.mark.parametrize("when", ["before its loop runs", "in its loop"])
-def test_an_interrupt_ends_the_work_beside_a_loop_and_is_raised_when_it_has_ended(when: str) -> None:
+def test_an_interrupt_ends_the_work_beside_a_loop_and_is_raised_when_it_has_ended(
+    when: str, by: Callable[[Callable[[], None]], None]
+) -> None:
     ended = []
 
     def interrupt() -> None:
@@ -75,7 +87,7 @@ def test_an_interrupt_ends_the_work_beside_a_loop_and_is_raised_when_it_has_ende
         run_async(work())
 
     with pytest.raises(KeyboardInterrupt):
-        in_a_cell(endless)
+        by(endless)
     assert ended == [True]
 
 

@@ -246,3 +246,10 @@ def test_an_environment_that_refuses_changes_nothing() -> None:
             raise ActionError("not now")
 
     assert play(Puppet(PRESS), env=Strict()).steps[0].parse_error == "not now"
+
+
+@pytest.mark.parametrize("score", [1.7, -0.1, float("nan"), float("inf")])
+def test_a_score_that_is_none_is_a_failure_of_the_machine(score: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FakeEnv, "score", lambda self: score)
+    trajectory = play(Puppet(PRESS, Finish()))
+    assert (trajectory.outcome, trajectory.score, trajectory.reward) == (Outcome.ENV_ERROR, None, None)

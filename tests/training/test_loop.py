@@ -412,8 +412,8 @@ def test_a_run_goes_on_with_another_device_but_not_with_another_precision(
     loaded.clear()
     assert arpo.begin(folder, "train.updates=0", "agent.device=cpu")[0] == 0
     assert [device for _, device, _ in loaded] == [torch.device("cpu")] * 2  # the engine's and the learner's
-    status, _, err = arpo.begin(folder, "train.updates=0", "agent.dtype=float32")
-    assert (status, "was begun with dtype: auto, not dtype: float32;" in err) == (2, True)
+    status, _, err = arpo.begin(folder, "train.updates=0", "agent.dtype=bfloat16")
+    assert (status, "was begun with dtype: float32, not dtype: bfloat16;" in err) == (2, True)  # what auto came to
 
 
 def test_a_run_goes_on_with_its_own_tasks_from_anywhere(
@@ -515,6 +515,27 @@ def test_a_finished_run_can_be_made_longer_and_is_judged_anew(arpo: Arpo, tmp_pa
     assert summary["base_train"] == first["base_train"] and summary["env_steps"] > first["env_steps"]
     again = load_config(str(folder / "config.yaml"), [])
     assert (again.train.updates, again.train.micro_tokens, again.train.keep) == (3, 100, 9)
+
+
+def test_a_refused_command_changes_nothing_of_a_finished_run(arpo: Arpo, tmp_path: Path) -> None:
+    write_list(tmp_path, make_task("press-1"), make_task("press-2"))
+    source = (f"tasks.source={tmp_path / 'list.json'}", "eval.held_out=0")
+    arpo.begin(folder := tmp_path / "run", *source)
+    before = {name: (folder / name).read_text() for name in ("config.yaml", "summary.json")}
+    write_list(tmp_path, make_task("press-1"), make_task("press-3"))
+    tries = [
+        arpo.begin(folder, *source, "train.updates=5"),
+        arpo("--resume", str(folder), "train.updates=1"),
+        arpo("--resume", str(folder), "train.env_steps=1"),
+        arpo("--resume", str(folder), "train.updatess=5"),
+    ]
+    assert [status for status, _, _ in tries] == [2] * 4
+    said = [err.splitlines()[-1] for _, _, err in tries]
+    assert "was begun with other tasks" in said[0]
+    assert said[1] == f"error: train.updates=1: {folder} has made 2 already"
+    assert re.fullmatch(rf"error: train.env_steps=1: {folder} has played \d+ already", said[2])
+    assert said[3].endswith("a run goes on with its own settings; did you mean train.updates?")
+    assert {name: (folder / name).read_text() for name in before} == before
 
 
 def test_a_run_that_is_made_longer_is_not_finished_before_it_is(

@@ -91,9 +91,10 @@ async def run_episode(
                 if len(steps) == task.max_steps:
                     outcome = Outcome.STEP_LIMIT
         if outcome.valid:
-            score = await env.score()
-            if not 0.0 <= score <= 1.0:  # so, since no comparison holds for NaN
-                raise EnvError(f"a checker gave the score {score}")
+            found = await env.score()
+            if not 0.0 <= found <= 1.0:  # so, since no comparison holds for NaN
+                raise EnvError(f"its checker gave the score {found}")
+            score = found
     except EnvError as error:
         _log.warning("%s: environment error: %s", trajectory_id, error)
         outcome = Outcome.ENV_ERROR

@@ -38,7 +38,7 @@ def resumed(folder: Path, changes: list[str]) -> Config:
         raise ConfigError(f"resume={folder}: holds no run")
     for change in changes:
         if (key := change.partition("=")[0]) not in MAY_CHANGE:
-            near = difflib.get_close_matches(key, MAY_CHANGE, n=1)
+            near = difflib.get_close_matches(key, MAY_CHANGE, n=1, cutoff=0.8)
             hint = (
                 f"did you mean {near[0]}?"
                 if near

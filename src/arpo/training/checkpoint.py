@@ -114,6 +114,9 @@ class Checkpoints:
     def line(self) -> dict[str, Any]:
         """The metrics of the newest one's last update."""
         line: dict[str, Any] = self._state(self.newest)["line"]
+        with self._reading(self.newest / "state.json"):
+            if not line.keys() >= LINE:
+                raise ValueError("its line of metrics is none")
         return line
 
     def restore(self, learner: Learner, replay: Replay) -> int:
@@ -147,8 +150,6 @@ class Checkpoints:
             if not all(isinstance(state[name], kind) for name, kind in kinds.items()):
                 raise ValueError("not what a checkpoint remembers")
             fmean(state["recent"])
-            if not state["line"].keys() >= LINE:
-                raise ValueError("its line of metrics is none")
             for kept in state["replay"].values():
                 for name, update in kept:
                     assert isinstance(name, str) and isinstance(update, int), "a success is an id and an update"

@@ -225,7 +225,8 @@ class Finished:
     def read(cls, folder: Path) -> Finished:
         with Run.read(folder) as run:
             lines = list(run.metrics())
-            if not lines and folder.name.rpartition("-")[0] != BASE:
+            summary = _summary(folder / "summary.json")
+            if not lines and summary.get("best_checkpoint"):
                 raise ConfigError(f"{folder}: its metrics.jsonl is lost; remove summary.json, and the run goes on")
             made = lines[-1]["update"] + 1 if lines else 0
             scores: dict[str, list[float]] = {}
@@ -233,7 +234,7 @@ class Finished:
                 if trial.score is not None:
                     scores.setdefault(trial.task_id, []).append(trial.score)
             rates = {task: float(np.mean(values)) for task, values in sorted(scores.items())}
-            return cls(folder, run.fact("model"), _summary(folder / "summary.json"), lines, rates)
+            return cls(folder, run.fact("model"), summary, lines, rates)
 
 
 def _summary(file: Path) -> dict[str, Any]:
