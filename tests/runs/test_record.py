@@ -1,5 +1,6 @@
 """The per-token training record: small, exact where it says so, one for an update, readable meanwhile."""
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,8 +36,8 @@ def assert_alike(found: Sequence[TokenRecord], given: Sequence[TokenRecord]) -> 
 def test_what_an_update_learned_comes_back_also_while_the_run_is_written(tmp_path: Path) -> None:
     given = [tokens("a", 5, 0), tokens("a-replay", 1, 1, "u0-a"), tokens("b", 300, 2)]
     with Run.write(tmp_path, "") as run, Run.read(tmp_path) as reader:
-        run.add_record(0, given)
-        run.add_record(7, [])
+        asyncio.run(run.keep_record(0, given))
+        asyncio.run(run.keep_record(7, []))
         assert_alike(reader.record(0), given)
         assert reader.record(7) == []
         with pytest.raises(KeyError):
@@ -45,8 +46,8 @@ def test_what_an_update_learned_comes_back_also_while_the_run_is_written(tmp_pat
 
 def test_an_update_that_is_made_again_has_one_record(tmp_path: Path) -> None:
     with Run.write(tmp_path, "") as run:
-        run.add_record(3, [tokens("a", 5, 0), tokens("b", 5, 1)])
-        run.add_record(3, [tokens("a", 9, 2)])
+        asyncio.run(run.keep_record(3, [tokens("a", 5, 0), tokens("b", 5, 1)]))
+        asyncio.run(run.keep_record(3, [tokens("a", 9, 2)]))
         assert_alike(run.record(3), [tokens("a", 9, 2)])
 
 

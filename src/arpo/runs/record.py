@@ -1,6 +1,6 @@
 """The per-token training record: what an update saw of every token that it learned from.
 
-    run.add_record(update, learner.record)
+    await run.keep_record(update, learner.record)
     for one in run.record(update):                       # one for each trajectory that had a gradient
         ratio = np.exp(one.new - one.old)                # … of its tokens, in the order in which they were sampled
 

@@ -261,13 +261,10 @@ class Run:
         image, width, height = row
         return Observation(image, width, height, name)
 
-    def add_record(self, update: int, records: Sequence[TokenRecord]) -> None:
-        """Keep what an update learned. Where it is made again, the newer record replaces the other."""
-        self._write_record(update, pack(records))
-
     async def keep_record(self, update: int, records: Sequence[TokenRecord]) -> None:
-        """The same, packed beside the event loop."""
-        self._write_record(update, await beside(pack, records))
+        """Keep what an update learned. Where it is made again, the newer record replaces the other."""
+        packed = await beside(pack, records)
+        self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
 
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""
@@ -299,9 +296,6 @@ class Run:
     def _write_image(self, observation: Observation, image: bytes) -> None:
         values = (observation.hash, observation.width, observation.height, image)
         self._write("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
-
-    def _write_record(self, update: int, packed: bytes) -> None:
-        self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
 
     def _write(self, query: str, values: tuple[object, ...]) -> None:
         self._db.execute(query, values)

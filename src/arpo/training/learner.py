@@ -3,7 +3,7 @@
     learner = Learner(load_checkpoint("base"), config)
     learner.show(screens, visual)                             # the screenshots of the next samples
     metrics = learner.update([batch, batch])                  # one optimiser step each
-    run.add_record(update, learner.record)                    # what it saw of every token
+    await run.keep_record(update, learner.record)             # what it saw of every token
     await engine.load(learner.version, learner.publish(folder))
 
 The loss covers sampled tokens only, and log-probabilities are computed at their positions alone: never the whole
