@@ -538,6 +538,21 @@ def test_a_refused_command_changes_nothing_of_a_finished_run(arpo: Arpo, tmp_pat
     assert {name: (folder / name).read_text() for name in before} == before
 
 
+def test_what_is_json_but_no_update_and_no_success_is_one_line(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run", "eval.held_out=0")
+    lines, state = folder / "metrics.jsonl", folder / "checkpoints" / "update-00002" / "state.json"
+    whole, remembered = lines.read_text(), json.loads(state.read_text())
+    lines.write_text('{"update": 0}\n' + whole)
+    told = f"error: {lines}: line 1 is not an update's; take it out, and the run goes on without it\n"
+    assert arpo("--resume", str(folder), "train.updates=3")[::2] == (2, told)
+    lines.write_text(whole)
+    state.write_text(json.dumps(remembered | {"replay": {"press-1": [1]}}))
+    status, _, err = arpo("--resume", str(folder), "train.updates=3")
+    assert (status, err.splitlines()[-1].startswith(f"error: {state}: cannot be read (")) == (2, True)
+    state.write_text(json.dumps(remembered))
+    assert arpo("--resume", str(folder), "train.updates=3")[0] == 0
+
+
 def test_a_run_that_is_made_longer_is_not_finished_before_it_is(
     arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -151,8 +151,8 @@ class Checkpoints:
                 raise ValueError("not what a checkpoint remembers")
             fmean(state["recent"])
             for kept in state["replay"].values():
-                for name, update in kept:
-                    assert isinstance(name, str) and isinstance(update, int), "a success is an id and an update"
+                if not all(isinstance(name, str) and isinstance(update, int) for name, update in kept):
+                    raise ValueError("a success is an id and an update")
             return state
 
     @contextlib.contextmanager
