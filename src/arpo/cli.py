@@ -239,12 +239,13 @@ def evaluate(
     """
     from arpo.engines.scripted import LOOK_BEHIND
     from arpo.evaluation import command
+    from arpo.evaluation.agents import find_agent
 
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
     options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
     config = _configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
-    model = command.find_agent(model)
+    model = find_agent(model)
     evaluation = command.run_evaluation(config, model, folder, Path(pictures) if pictures else None)
     numbers = command.as_json(evaluation, model, folder)
     _show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
@@ -271,6 +272,7 @@ def select(
       arpo train pocket tasks.source=runs/selected.json      then train on them
     """
     from arpo.evaluation import command
+    from arpo.evaluation.agents import find_agent
     from arpo.tasks import select as tasks
 
     if not out.endswith(".json"):
@@ -282,7 +284,7 @@ def select(
     )
     tasks.refuse_place(Path(out))
     folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
-    evaluation = command.run_evaluation(config, command.find_agent(model), folder)
+    evaluation = command.run_evaluation(config, find_agent(model), folder)
     solved = config.algorithm.solved
     kept = tasks.select(evaluation, min_success, drop_solved, solved)
     tasks.write_list(kept, Path(out))

@@ -23,8 +23,11 @@ import pydantic
 import yaml
 from pydantic import BaseModel, Field
 
+from arpo.agent.dialects.base import DIALECTS
+from arpo.algorithms.base import METHODS
 from arpo.envs.base import BACKENDS
 from arpo.errors import ConfigError
+from arpo.registry import Registry
 
 
 def _size(value: object) -> tuple[int, int]:
@@ -36,10 +39,13 @@ def _size(value: object) -> tuple[int, int]:
     raise ValueError("must be WIDTHxHEIGHT in pixels, as in 448x280")
 
 
-def _env_name(value: str) -> str:
-    if value not in BACKENDS:
-        raise ValueError(f"must be one of {', '.join(BACKENDS)}")
-    return value
+def _name_of(registry: Registry[Any]) -> pydantic.AfterValidator:
+    def known(value: str) -> str:
+        if value not in registry and value not in registry.names():
+            raise ValueError(f"must be one of {', '.join(registry)}")
+        return value
+
+    return pydantic.AfterValidator(known)
 
 
 def _device(value: str) -> str:
@@ -63,9 +69,7 @@ class Section(BaseModel):
 
 
 class EnvConfig(Section):
-    name: Annotated[str, pydantic.AfterValidator(_env_name)] = _setting(
-        "pocket", "which environment; `arpo envs list` names them"
-    )
+    name: Annotated[str, _name_of(BACKENDS)] = _setting("pocket", "which environment; `arpo envs list` names them")
     size: Size = _setting((448, 280), "the screen, WIDTHxHEIGHT in pixels")
     workers: int = _setting(0, "processes for environments, one in each; 0: all in this one; changes no result", ge=0)
     files: str | None = _setting(None, "of desktop: a folder with the files of OSWorld's tasks, or a mirror's address")
@@ -91,7 +95,7 @@ class TasksConfig(Section):
 
 
 class AgentConfig(Section):
-    dialect: Literal["uitars"] = _setting("uitars", "the model family's prompt and action grammar")
+    dialect: Annotated[str, _name_of(DIALECTS)] = _setting("uitars", "the model family's prompt and action grammar")
     prompt_file: Path | None = _setting(
         None, "a file with {instruction} in it that replaces the dialect's own prompt", strict=False
     )
@@ -135,7 +139,7 @@ class AlgorithmConfig(Section):
     name: str = _setting(
         "arpo", "grpo, dapo, arpo or arpo+: sets fields below (docs/algorithms.md); or, say, arpo+:replay_tau=null"
     )
-    group: int = _setting(8, "episodes of a task that are compared with each other", ge=2)
+    group: int = _setting(8, "episodes of a task that are compared with each other", ge=1)
     std: Literal["population", "sample"] = _setting("population", "which standard deviation divides advantages")
     format_reward: float = _setting(-1.0, "added to the score of an episode with a reply that was no action", le=0)
     solved: float = _setting(
@@ -190,22 +194,29 @@ class AlgorithmConfig(Section):
         _meant(name)
         return name
 
+    @pydantic.field_validator("group")
+    @classmethod
+    def _large_enough(cls, group: int, others: pydantic.ValidationInfo) -> int:
+        if (name := others.data.get("name")) and group < (least := METHODS.find(name.partition(":")[0]).least_group):
+            raise ValueError(f"must be at least {least}")
+        return group
 
-ALGORITHMS: dict[Any, dict[str, Any]] = {
-    "grpo": {"replay": False},
-    "dapo": {"replay": False, "redraw": 3},
-    "arpo": {"replay": True},
-    "arpo+": {"replay": True, "replay_tau": 8.0, "replay_truncate": 2.0, "replay_reject": 2.0, "replay_spares": True},
-}
-METHOD = tuple(sorted({field for fields in ALGORITHMS.values() for field in fields}))  # the fields that names set
+    @property
+    def method(self) -> str:
+        """Its name without what was changed of it."""
+        return self.name.partition(":")[0]
+
+
+METHOD = tuple(sorted({field for method in METHODS.values() for field in method.settings}))  # the fields that names set
 
 
 def _meant(name: object) -> dict[str, Any]:
     """The fields that a name sets, all of METHOD. ValueError where it names no method."""
     known, *changes = str(name).split(":")
-    if known not in ALGORITHMS:
-        raise ValueError("must be 'grpo', 'dapo', 'arpo' or 'arpo+'")
-    meant = {field: AlgorithmConfig.model_fields[field].default for field in METHOD} | ALGORITHMS[known]
+    if known not in METHODS and known not in METHODS.names():
+        *others, last = map(repr, METHODS)
+        raise ValueError(f"must be {', '.join(others)} or {last}")
+    meant = {field: AlgorithmConfig.model_fields[field].default for field in METHOD} | dict(METHODS[known].settings)
     for change in changes:
         field, equals, value = change.partition("=")
         if field not in METHOD or not equals:

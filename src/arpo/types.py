@@ -153,6 +153,24 @@ class Provenance:
 
 
 @dataclass(frozen=True, slots=True)
+class Attempt:
+    """One try at an episode: what is played, from which seeds, under which name. A failed machine makes another."""
+
+    task: Task
+    index: int  # which of the episodes of its task: the member of a group, or the trial
+    episode: str  # its name, the same in every attempt
+    number: int
+    env_seed: int  # what the screen looks like
+    sample_seed: int  # what the agent says
+    provenance: Provenance
+
+    @property
+    def id(self) -> str:
+        """Of its trajectory."""
+        return f"{self.episode}-{self.number}"
+
+
+@dataclass(frozen=True, slots=True)
 class Trajectory:
     """One episode, whole. `score` is the checker's word, `reward` is what is trained on."""
 
@@ -171,6 +189,22 @@ class Trajectory:
     def __post_init__(self) -> None:
         if self.outcome.valid != (self.score is not None) or self.outcome.valid != (self.reward is not None):
             raise ValueError(f"{self.outcome} with score {self.score} and reward {self.reward}")
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """What can be said of a trajectory without reading its steps."""
+
+    id: str
+    task_id: str
+    update: int
+    source: str
+    attempt: int
+    env_seed: int
+    outcome: Outcome
+    score: float | None
+    reward: float | None
+    n_steps: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +231,7 @@ class Sample:
     advantages: tuple[float, ...]
     version: int  # the oldest version that sampled a token of it
     replayed_from: str | None = None  # the id of the stored success that this one repeats
+    returns: tuple[float, ...] = ()  # what a value head is to predict, where there is one: one for each sampled token
 
     @property
     def replayed(self) -> bool:
@@ -210,6 +245,8 @@ class Sample:
             raise ValueError(
                 f"{n_sampled} sampled tokens, {len(self.logprobs)} log-probabilities, {len(self.advantages)} advantages"
             )
+        if self.returns and len(self.returns) != n_sampled:
+            raise ValueError(f"{n_sampled} sampled tokens, {len(self.returns)} returns")
 
 
 Record = TypeVar("Record", Task, Observation, Completion, Step, Trajectory, Group, Sample)

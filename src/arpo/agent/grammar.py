@@ -19,9 +19,9 @@ when long. `format_action` is its inverse for every action on the screen.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from arpo.agent.actions import Action, CallUser, Click, Direction, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
+from arpo.agent.dialects.base import Parsed
 from arpo.errors import ParseError
 
 BOX_START, BOX_END = "<|box_start|>", "<|box_end|>"
@@ -88,15 +88,6 @@ _KEY_ALIASES = {
 
 ToScreen = Callable[[float, float], tuple[int, int]]
 ToModel = Callable[[int, int], tuple[int, int]]
-
-
-@dataclass(frozen=True, slots=True)
-class Parsed:
-    """A reply that was understood."""
-
-    thought: str
-    action: Action
-    ignored: str  # what followed the first action
 
 
 def parse(text: str, to_screen: ToScreen) -> Parsed:

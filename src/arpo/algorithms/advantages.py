@@ -1,4 +1,4 @@
-"""How much better than its group each episode was: what the gradient of each of its tokens is multiplied with.
+"""How much better than its group each episode was.
 
     rewards 1 0 0 0 0 0 0 0    mean 1/8, population std 0.331    advantages +2.65 -0.38 -0.38 …
 
@@ -10,7 +10,6 @@ for.
 import statistics
 from collections.abc import Sequence
 
-from arpo.config import AlgorithmConfig
 from arpo.types import Group
 
 EQUAL = 1e-9  # rewards closer than this differ by rounding (0.3 - 0.1 is not 0.2), which teaches nothing
@@ -21,37 +20,22 @@ def normalised(rewards: Sequence[float], std: str = "population") -> list[float]
     if len(rewards) < 2 or max(rewards) - min(rewards) < EQUAL:
         return [0.0] * len(rewards)
     mean = statistics.fmean(rewards)
-    spread = statistics.pstdev(rewards) if std == "population" else statistics.stdev(rewards)
-    return [(reward - mean) / spread for reward in rewards]
+    scale = statistics.pstdev(rewards) if std == "population" else statistics.stdev(rewards)
+    return [(reward - mean) / scale for reward in rewards]
 
 
-def advantages(group: Group, config: AlgorithmConfig) -> list[float]:
+def group_advantages(group: Group, std: str = "population") -> list[float]:
     """One for each trajectory of the group; 0 for those that are not valid."""
-    values = iter(normalised(_rewards(group), config.std))
-    found = [next(values) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
-    replayed = [trajectory.provenance.source == "replay" for trajectory in group.trajectories]
-    if config.replay_spares and any(replayed):
-        return [value if injected else 0.0 for value, injected in zip(found, replayed, strict=True)]
-    return found
+    values = iter(normalised(rewards_of(group), std))
+    return [next(values) if trajectory.outcome.valid else 0.0 for trajectory in group.trajectories]
 
 
-def failed(group: Group, config: AlgorithmConfig) -> bool:
+def failed(group: Group, solved: float) -> bool:
     """Whether no valid member solved it, by the checker's word and not by the reward; False where none is valid."""
     scores = [trajectory.score for trajectory in group.trajectories if trajectory.score is not None]
-    return bool(scores) and max(scores) < config.solved
+    return bool(scores) and max(scores) < solved
 
 
-def spread(group: Group) -> float:
-    """How far the rewards of its valid members lie apart: their standard deviation."""
-    rewards = _rewards(group)
-    return statistics.pstdev(rewards) if rewards else 0.0
-
-
-def informative(group: Group, config: AlgorithmConfig) -> bool:
-    """Whether its rewards differ, so that there is something to learn."""
-    return any(advantages(group, config))
-
-
-def _rewards(group: Group) -> list[float]:
+def rewards_of(group: Group) -> list[float]:
     """Of its valid members, what is trained on."""
     return [trajectory.reward for trajectory in group.trajectories if trajectory.reward is not None]

@@ -1,6 +1,6 @@
 """Success replay: where every attempt at a task failed, one of the agent's own past successes takes part.
 
-    replay = Replay(config, seed)
+    replay = Replay(settings, seed)
     filled = replay.fill(groups, update, run.trajectory)     # may put a stored success into a group that failed
     replay.add(groups, update)                               # new successes enter afterwards
 
@@ -23,16 +23,14 @@ from arpo.types import Group, Trajectory
 class Replay:
     """The newest successes of each task, by id."""
 
-    def __init__(self, config: AlgorithmConfig, seed: int) -> None:
-        self.config, self.seed = config, seed
+    def __init__(self, settings: AlgorithmConfig, seed: int) -> None:
+        self.settings, self.seed = settings, seed
         self._kept: dict[str, list[tuple[str, int]]] = {}  # task: (trajectory, update), the newest last
 
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
         """The groups, each that failed as a whole with a random member replaced by a stored success of its task."""
-        return [
-            self._filled(group, update, load) if self.config.replay and failed(group, self.config) else group
-            for group in groups
-        ]
+        solved = self.settings.solved
+        return [self._filled(group, update, load) if failed(group, solved) else group for group in groups]
 
     def add(self, groups: Sequence[Group], update: int) -> None:
         """Remember the successes of these groups; the oldest of a task go where there are too many.
@@ -42,15 +40,19 @@ class Replay:
         """
         for group in groups:
             for one in group.trajectories:
-                if one.score is not None and one.reward is not None and one.reward >= one.score >= self.config.solved:
+                if one.score is not None and one.reward is not None and one.reward >= one.score >= self.settings.solved:
                     kept = self._kept.setdefault(group.task_id, [])
                     kept.append((one.id, update))
-                    del kept[: -self.config.replay_size]
+                    del kept[: -self.settings.replay_size]
 
     def state(self) -> dict[str, Any]:
         return {task: [list(entry) for entry in kept] for task, kept in self._kept.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
+        """ValueError where that is no state."""
+        for name, update in (entry for kept in state.values() for entry in kept):
+            if not (isinstance(name, str) and isinstance(update, int)):
+                raise ValueError("a success is an id and an update")
         self._kept = {task: [(name, update) for name, update in kept] for task, kept in state.items()}
 
     def _filled(self, group: Group, update: int, load: Callable[[str], Trajectory]) -> Group:
@@ -58,7 +60,7 @@ class Replay:
         if not kept:
             return group
         rng = random.Random(derive("replay", self.seed, update, group.task_id))
-        tau = self.config.replay_tau
+        tau = self.settings.replay_tau
         newest = kept[-1][1]  # ages count from here, which changes no odds: of very old ones all would be exp(-…) = 0
         weights = [1.0 if tau is None else math.exp((since - newest) / tau) for _, since in kept]
         name, _ = rng.choices(kept, weights)[0]

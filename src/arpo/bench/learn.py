@@ -32,7 +32,8 @@ import torch
 from rich.console import Console
 from rich.table import Table
 
-from arpo.agent.dialects import flatten
+from arpo.agent.dialects.base import flatten
+from arpo.algorithms.base import make_algorithm
 from arpo.bench import sample
 from arpo.bench.envs import bar
 from arpo.bench.sample import Episode, Work
@@ -40,8 +41,8 @@ from arpo.config import load_config
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.qwen import image_grid, spread
 from arpo.errors import ConfigError
-from arpo.training.learner import Learner
-from arpo.training.samples import Batch
+from arpo.training.base import Batch
+from arpo.training.learner import LocalLearner
 from arpo.types import Sample
 
 if TYPE_CHECKING:
@@ -146,14 +147,14 @@ class Bench:
         self.episodes, self.turns, self.folder = episodes, turns, folder
         self.steps = math.gcd(OPTIMIZER_STEPS, episodes)
         self.work = Work(model, size, episodes, turns, tokens, seed)
-        self.learner = Learner(load_checkpoint(model), load_config(None, ["algorithm.name=grpo"]))
+        config = load_config(None, ["algorithm.name=grpo"])
+        algorithm = make_algorithm(config.algorithm, config.seed)
+        self.learner = LocalLearner(load_checkpoint(model), config, algorithm, self.work.engine.screens)
         self.length = 0  # of an episode as one sequence, images spread out
         self.peer: Peer | None = None
         played = self.work.episodes(2, turns)
         asyncio.run(self.work.play(played))
-        self._show(played)
-        self.learner.self_test(self._samples(played))  # what it learns is what was sampled
-        self._learn(played, steps=1)
+        self._learn(played, steps=1)  # the first one sees that what is learned is what was sampled
         if trl:
             from arpo.bench.peer import Peer
 
@@ -190,15 +191,11 @@ class Bench:
 
     def _learn(self, played: list[Episode], steps: int) -> None:
         samples = self._samples(played)
-        self._show(played)
+        screens = {screen.hash: screen for episode in played for screen in episode.screens}
         n = len(samples) // steps
-        self.learner.update([Batch(tuple(samples[i : i + n]), n) for i in range(0, len(samples), n)])
+        self.learner.update([Batch(tuple(samples[i : i + n]), n) for i in range(0, len(samples), n)], screens)
         place = self.learner.publish(self.folder / "weights")
         asyncio.run(self.work.engine.load(self.learner.version, place))
-
-    def _show(self, played: list[Episode]) -> None:
-        screens = {screen.hash: screen for episode in played for screen in episode.screens}
-        self.learner.show(screens, self.work.engine.features(screens.values()))
 
     def _samples(self, played: list[Episode]) -> list[Sample]:
         return [self._sample(episode, 1.0 if i % 2 else -1.0) for i, episode in enumerate(played)]

@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from arpo.agent.coordinates import FACTOR
-from arpo.agent.dialects import PROMPT, UITars
+from arpo.agent.dialects.uitars import PROMPT, UITars
+from arpo.agent.episode import Agent
+from arpo.agent.player import Player
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.config import EvalConfig
 from arpo.engines import local, qwen, screens
@@ -29,8 +31,8 @@ from arpo.engines.checkpoint import Checkpoint
 from arpo.engines.images import image_tokens
 from arpo.engines.local import LocalEngine
 from arpo.engines.scripted import scripted
-from arpo.envs.base import make
-from arpo.envs.pool import Lease, Pool
+from arpo.envs.base import Lease, make
+from arpo.envs.pool import LocalPool
 from arpo.evaluation.run import evaluate
 from arpo.runs.store import Run
 from arpo.training.tiny import make_config, make_tokenizer, new_model
@@ -45,10 +47,6 @@ class _Shown:
 
     def __init__(self, expert: Engine, local: LocalEngine) -> None:
         self._expert, self._local = expert, local
-
-    @property
-    def version(self) -> int:
-        return self._expert.version
 
     async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
         await self._local.generate(session, prompt, Sampling(max_tokens=1), seed)
@@ -70,14 +68,14 @@ def loop_ms_a_step(env: str, size: tuple[int, int], tasks: list[Task], seed: int
     expert = scripted("expert", dialect, checkpoint.vocabulary)
     longest = (1 + max(task.max_steps for task in tasks)) * (image_tokens(*size) + 1024)
 
-    def shown(task: Task, lease: Lease) -> Engine:
-        return _Shown(expert(task, lease), engine)
+    def shown(task: Task, lease: Lease) -> Agent:
+        return Agent(_Shown(expert(task, lease), engine), dialect)
 
     async def play(run: Run, seed: int) -> float:
-        async with Pool(partial(make, env, size=size), AT_ONCE) as pool:
+        async with LocalPool(partial(make, env, size=size), AT_ONCE) as pool:
             began = time.thread_time()
             settings = EvalConfig(trials=1, n_envs=AT_ONCE)
-            played = await evaluate(shown, dialect, tasks[:TASKS], settings, pool=pool, run=run, seed=seed)
+            played = await evaluate(shown, tasks[:TASKS], settings, Player(pool, run), run, seed=seed)
             seconds = time.thread_time() - began
         return 1e3 * seconds / sum(trial.n_steps for trial in played.trials)
 

@@ -30,7 +30,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from arpo.agent.dialects import SYSTEM
+from arpo.agent.dialects.uitars import SYSTEM
 from arpo.bench.sample import Episode, Work
 from arpo.config import TrainConfig
 from arpo.engines.checkpoint import find_checkpoint, load_model

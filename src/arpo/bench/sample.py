@@ -26,7 +26,8 @@ import numpy as np
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from arpo.agent.dialects import PROMPT, Conversation, UITars, flatten
+from arpo.agent.dialects.base import Conversation, flatten
+from arpo.agent.dialects.uitars import PROMPT, UITars
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.bench.envs import print_rows
 from arpo.config import at_least

@@ -2,10 +2,11 @@
 
     completion = await engine.generate("episode 7", Prompt(ids, images), Sampling(temperature=1.0), seed=7)
     await engine.release("episode 7")
+    await engine.load(version=3, place=folder)
 
-A session is one episode. Each turn hands over its whole context; an engine that has seen the beginning keeps its
-key-value cache and computes only what is new. Sampling draws from the random stream of (seed), so what else is
-being sampled at the same time does not change an episode.
+A session is one episode. Each turn hands over its whole context; an engine that has seen the beginning may keep its
+key-value cache and compute only what is new. Sampling draws from the random stream of (seed), so what else is being
+sampled at the same time does not change an episode.
 """
 
 from dataclasses import dataclass
@@ -35,11 +36,6 @@ class Sampling:
 
 class Engine(Protocol):
     """Samples replies. EngineError means that the machine failed; ContextTooLong that the prompt does not fit."""
-
-    @property
-    def version(self) -> int:
-        """The version of the weights that the next turn will be sampled with."""
-        ...
 
     async def generate(self, session: str, prompt: Prompt, sampling: Sampling, seed: int) -> Completion:
         """One reply, by one version of the weights from its first token to its last."""

@@ -21,7 +21,7 @@ import asyncio
 import bisect
 import logging
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,7 +90,7 @@ class LocalEngine:
         self._model = checkpoint.model
         self._device: torch.device = self._model.lm_head.weight.device
         self._cache = Cache(self._model, most_rows=slots, most_tokens=max_context)
-        self._screens = Screens(self._model.model.visual, self._device)
+        self.screens = Screens(self._model.model.visual, self._device)
         self._image_pad: int = checkpoint.config.image_token_id
         self._slots = slots
         self._rows = slots  # of them, those that there is memory for
@@ -119,10 +119,6 @@ class LocalEngine:
         finally:  # also where the caller was cancelled: then the next round finds the turn done and drops it
             state.turn = None
 
-    def features(self, screenshots: Iterable[Observation]) -> dict[str, Tensor]:
-        """The visual tokens of screenshots, by hash: for a learner with the same vision tower. In any thread."""
-        return self._screens.features(screenshots)
-
     async def release(self, session: str) -> None:
         """Forget a session. A turn of it that is under way ends in EngineError."""
         gone = self._sessions.pop(session, None)
@@ -144,7 +140,7 @@ class LocalEngine:
             if self._task is not None and not self._task.done():
                 await asyncio.wait([self._task])
             if not await beside(_take_over, self._model, new):
-                self._screens.forget()  # a tower that was not trained sees what it saw before
+                self.screens.forget()  # a tower that was not trained sees what it saw before
             for session in self._sessions.values():
                 self._forget(session)
             if self._rows < self._slots:  # there may be memory for all by now
@@ -211,7 +207,7 @@ class LocalEngine:
         if not taken:
             return
         self._active += taken  # from here on a failure of ours reaches them
-        features = self._screens.features(image for turn in taken for image in self._new_images(turn))
+        features = self.screens.features(image for turn in taken for image in self._new_images(turn))
         readable = []
         for turn in taken:
             turn.decoding = []  # 6 MB each at 1920x1080
@@ -260,7 +256,7 @@ class LocalEngine:
         if not any(map(large, turn.prompt.images)):
             return True
         if all(image.done() for image in turn.decoding):  # once more: it may have lost its row, and need older ones
-            turn.decoding = self._screens.prepare(self._new_images(turn))
+            turn.decoding = self.screens.prepare(self._new_images(turn))
         return all(image.done() for image in turn.decoding)
 
     def _give_row(self, session: _Session) -> bool:

@@ -17,12 +17,11 @@ import tokenizers
 from tokenizers import decoders, models, pre_tokenizers
 
 from arpo.agent.actions import Action, Fail
-from arpo.agent.dialects import UITars
+from arpo.agent.dialects.base import Dialect
 from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
 from arpo.engines.base import Engine, Prompt, Sampling
-from arpo.envs.base import Env, make_expert
-from arpo.envs.pool import Lease
+from arpo.envs.base import Env, Lease, make_expert
 from arpo.errors import ArpoError, EngineError
 from arpo.types import Completion, Task
 
@@ -35,9 +34,7 @@ SPECIALS = "<|im_start|> <|im_end|> <|box_start|> <|box_end|> <|vision_start|> <
 class ScriptedEngine:
     """The engine of one episode, whose replies a policy makes."""
 
-    version = 0
-
-    def __init__(self, policy: Policy, env: Env | Lease, dialect: UITars, vocabulary: Vocabulary) -> None:
+    def __init__(self, policy: Policy, env: Env | Lease, dialect: Dialect, vocabulary: Vocabulary) -> None:
         self._policy = policy
         self._env = env
         self._dialect = dialect
@@ -49,12 +46,12 @@ class ScriptedEngine:
             thought, action = self._policy(self._env, seed)
         except ArpoError as error:  # a script that knows no move is a broken engine, not a bad agent
             raise EngineError(str(error)) from error
-        tokens = self._dialect.encode_reply(thought, action, self._env.size)
+        tokens = self._dialect.format(thought, action, self._env.size)
         return Completion(
             tokens=tokens,
             logprobs=(0.0,) * len(tokens),
             text=self._vocabulary.decode(tokens),
-            version=self.version,
+            version=0,
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             finish="stop",
@@ -84,7 +81,7 @@ POLICIES: dict[str, Callable[[Task], Policy]] = {"expert": _expert, "random": _r
 LOOK_BEHIND = ("expert",)  # scripts that need the environment itself, so in this process; the others only its size
 
 
-def scripted(name: str, dialect: UITars, vocabulary: Vocabulary) -> Callable[[Task, Lease], Engine]:
+def scripted(name: str, dialect: Dialect, vocabulary: Vocabulary) -> Callable[[Task, Lease], Engine]:
     """The engines of a script of `POLICIES`, one an episode."""
 
     def engine_for(task: Task, lease: Lease) -> Engine:

@@ -13,14 +13,16 @@ belongs to the episode. `arpo envs check NAME` (check.py) holds a backend to all
 
 from __future__ import annotations
 
-import importlib
+import difflib
 import platform
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from arpo.agent.actions import Action, points
 from arpo.errors import ActionError, ConfigError, TaskError
+from arpo.registry import Registry, imported
 from arpo.types import Observation, Task
 
 if TYPE_CHECKING:
@@ -64,6 +66,32 @@ class Env(Protocol):
         ...
 
 
+class Lease(Protocol):
+    """One computer of a pool as its user sees it: the calls of an Env, to be awaited. EnvError: it is lost."""
+
+    @property
+    def size(self) -> tuple[int, int]: ...
+
+    @property
+    def env(self) -> Env:
+        """The environment itself, for scripts that look behind its screen. ConfigError where it is elsewhere."""
+        ...
+
+    async def reset(self, task: Task, seed: int) -> Observation: ...
+
+    async def step(self, action: Action) -> Observation: ...
+
+    async def score(self) -> float: ...
+
+
+class Pool(Protocol):
+    """Many computers. It gives them out and takes them back, replaces those that failed, and does nothing else."""
+
+    def lease(self) -> AbstractAsyncContextManager[Lease]:
+        """A running computer for the time of the block; waits for a free one. EnvError where there is none any more."""
+        ...
+
+
 class Catalog(Protocol):
     """The tasks that come with an environment: a module, or anything else with these three names."""
 
@@ -77,6 +105,30 @@ class Catalog(Protocol):
     def get_task(self, task_id: str) -> Task:
         """The named task, or a TaskError that names the nearest ids."""
         ...
+
+
+class TaskList:
+    """The Catalog of an environment whose tasks are in a list."""
+
+    def __init__(self, tasks: Iterable[Task]) -> None:
+        self._tasks = {task.id: task for task in tasks}
+
+    @property
+    def SPLITS(self) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(task.split for task in self._tasks.values()))
+
+    def task_list(self, split: str) -> dict[str, list[str]]:
+        listed: dict[str, list[str]] = {}
+        for task in self._tasks.values():
+            if task.split == split:
+                listed.setdefault(task.domain, []).append(task.id)
+        return listed
+
+    def get_task(self, task_id: str) -> Task:
+        if task_id not in self._tasks:
+            near = difflib.get_close_matches(task_id, self._tasks, n=3)
+            raise TaskError(f"unknown task {task_id!r}" + (f"; did you mean {' or '.join(near)}?" if near else ""))
+        return self._tasks[task_id]
 
 
 class Expert(Protocol):
@@ -93,19 +145,36 @@ class Backend:
 
     name: str
     about: str
-    factory: str  # "module:callable", imported on first use
+    factory: str | Callable[..., Env]  # "module:callable" is imported on first use; worker processes need that
     deterministic: bool  # equal (task, seed, actions) give equal pixels
-    catalog: str  # the module of its Catalog
-    expert: str | None  # "module:callable" that takes a task and gives its Expert; None: nobody wrote one
+    catalog: str | Catalog  # "module": one that is a Catalog
+    expert: str | Callable[[Task], Expert] | None  # makes the Expert of a task; None: nobody wrote one
     settings: tuple[str, ...] = ("size",)  # of the section `env`, what its factory takes
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
     system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
 
+    def make(self, **settings: Any) -> Env:
+        """A new environment. ConfigError on a system where it does not work."""
+        self.refuse_system()
+        env: Env = imported(self.factory)(**settings)
+        return env
 
-BACKENDS = {
-    backend.name: backend
-    for backend in (
+    @property
+    def works_here(self) -> bool:
+        """Whether this operating system is one that it works on."""
+        return self.system in (None, platform.system())
+
+    def refuse_system(self) -> None:
+        """ConfigError where it is not."""
+        if not self.works_here:
+            raise ConfigError(f"env.name={self.name}: works on {self.system} only, and this is {platform.system()}")
+
+
+BACKENDS = Registry(
+    "environment",
+    "arpo.environments",
+    (
         Backend(
             name="pocket",
             about="a desktop in pure Python, embedded; no system packages",
@@ -138,33 +207,23 @@ BACKENDS = {
             system="Linux",
             refuse="arpo.envs.osworld:refuse",
         ),
-    )
-}
+    ),
+)
 
 
 def backend(name: str) -> Backend:
     """The named backend, or a ConfigError that lists them."""
-    if name not in BACKENDS:
-        raise ConfigError(f"unknown environment {name!r}: choose from {', '.join(BACKENDS)}")
-    return BACKENDS[name]
+    return BACKENDS.find(name)
 
 
 def make(name: str, **settings: Any) -> Env:
     """A new environment of the named backend; `settings` are the backend's own (pocket: `size`)."""
-    refuse_system(name)
-    env: Env = _named(backend(name).factory)(**settings)
-    return env
-
-
-def works_here(name: str) -> bool:
-    """Whether this operating system is one that the named backend works on."""
-    return backend(name).system in (None, platform.system())
+    return backend(name).make(**settings)
 
 
 def refuse_system(name: str) -> None:
-    """ConfigError where it is not."""
-    if not works_here(name):
-        raise ConfigError(f"env.name={name}: works on {backend(name).system} only, and this is {platform.system()}")
+    """ConfigError where the named backend does not work on this operating system."""
+    backend(name).refuse_system()
 
 
 def settings_of(config: EnvConfig) -> dict[str, Any]:
@@ -176,7 +235,7 @@ def refuse_size(name: str, size: tuple[int, int]) -> None:
     """ConfigError for a screen that the named backend cannot have. Nothing is started."""
     refuse_system(name)
     if place := backend(name).refuse_size:
-        _named(place)(size)
+        imported(place)(size)
 
 
 def refuse_unfit(name: str, tasks: Iterable[Task], settings: dict[str, Any]) -> None:
@@ -184,8 +243,8 @@ def refuse_unfit(name: str, tasks: Iterable[Task], settings: dict[str, Any]) -> 
 
     On a system where it does not work at all none is refused: there tasks can be listed, and `make` says why.
     """
-    if (place := backend(name).refuse) and works_here(name):
-        refuse, refused = _named(place), {}
+    if (place := backend(name).refuse) and backend(name).works_here:
+        refuse, refused = imported(place), {}
         for task in tasks:
             try:
                 refuse(task, settings)
@@ -199,8 +258,7 @@ def refuse_unfit(name: str, tasks: Iterable[Task], settings: dict[str, Any]) -> 
 
 def catalog(name: str) -> Catalog:
     """The tasks of the named backend."""
-    module: Any = importlib.import_module(backend(name).catalog)
-    tasks: Catalog = module
+    tasks: Catalog = imported(backend(name).catalog)
     return tasks
 
 
@@ -210,13 +268,8 @@ def make_expert(name: str, task: Task) -> Expert:
     if place is None:
         raise ConfigError(f"env.name={name}: there is no expert for it")
     refuse_system(name)
-    expert: Expert = _named(place)(task)
+    expert: Expert = imported(place)(task)
     return expert
-
-
-def _named(place: str) -> Any:
-    module, _, attribute = place.partition(":")
-    return getattr(importlib.import_module(module), attribute)
 
 
 def refuse_bad_action(action: Action, size: tuple[int, int], ended: bool) -> None:

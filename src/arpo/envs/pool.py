@@ -12,22 +12,14 @@ end is closed, however this process ended.
 
 What is the agent's, the task's or the user's fault comes through as it is: ActionError, TaskError, ConfigError. All
 else is machinery: a call past its limit, a process that died, any other exception of the backend. It becomes an
-EnvError, that environment is never used again, and the next lease starts another. Three things are given up, until the
-run is started again, so that they do not hold up the rest:
-
-    a task       nine attempts in a row failed by machinery (of three episodes or more): it is played no more
-    a place      three times in a row no environment could be started there; where no place is left, the run stops
-    the engine   nine episodes in a row failed by it, in each of their attempts, and none was played: the run stops
-
-One failure of an engine ends every turn that it has under way, so of its failures only those count that end an episode.
-
-A place for which there is no memory now (NoRoom) is left empty for a while, and those that run are shared by all.
+EnvError, that environment is never used again, and the next lease starts another. A place is given up where three times
+in a row no environment could be started in it; where no place is left, every lease is an EnvError. A place for which
+there is no memory now (NoRoom) is left empty for a while, and those that run are shared by all.
 """
 
 import abc
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import os
 import pickle
@@ -38,19 +30,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Callable
 from functools import partial
-from typing import Any, NoReturn, Protocol, Self, TypeVar
+from typing import Any, NoReturn, Self
 
 from arpo.agent.actions import Action
 from arpo.config import EnvConfig
-from arpo.envs.base import Env, make, settings_of
-from arpo.errors import ArpoError, ConfigError, EngineError, EnvError, NoRoom
-from arpo.types import Observation, Outcome, Task
+from arpo.envs.base import Env, backend, settings_of
+from arpo.errors import ArpoError, ConfigError, EnvError, NoRoom
+from arpo.types import Observation, Task
 
-ATTEMPTS = 3  # at an episode, or at starting an environment
-LOST = 9  # attempts at a task: a machine that fails one time in ten must not cost tasks in a long run; or episodes
+STARTS = 3  # that may fail in a row
 ROOM_S = 30.0  # until a place for which there was no memory is tried again
 GRACE_S = 5.0  # for an environment to close, before its process is killed
 HERE = EnvConfig()  # no worker processes
@@ -58,26 +48,8 @@ HERE = EnvConfig()  # no worker processes
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Job:
-    """An episode to be played: one of several of a task, and how often it was tried before."""
-
-    task: Task
-    index: int
-    attempt: int = 0  # those before it have failed
-    failed: int = 0  # of them, how many since the run was started or gone on with
-
-
-class Played(Protocol):
-    @property
-    def outcome(self) -> Outcome: ...
-
-
-P = TypeVar("P", bound=Played)
-
-
-class Lease(abc.ABC):
-    """One environment as its user sees it: the calls of an Env, to be awaited. EnvError: it is lost."""
+class Place(abc.ABC):
+    """A place for one environment, and the lease on it: after an EnvError the next `start` makes another."""
 
     size: tuple[int, int]  # of its screen, known when it has started
     failed_starts = 0  # in a row
@@ -123,7 +95,7 @@ class Lease(abc.ABC):
             raise
 
 
-class _Here(Lease):
+class _Here(Place):
     """An environment in this process."""
 
     _env: Env | None = None
@@ -151,7 +123,7 @@ class _Here(Lease):
         return _guarded(getattr(self.env, method), *arguments)
 
 
-class _Worker(Lease):
+class _Worker(Place):
     """An environment in a process of its own."""
 
     _process: subprocess.Popen[bytes] | None = None
@@ -242,108 +214,46 @@ class _Worker(Lease):
         return process.wait()
 
 
-class Pool:
+class LocalPool:
     """So many places for environments, each started when it is needed first."""
 
     def __init__(self, make_env: Callable[[], Env], n_envs: int, settings: EnvConfig = HERE) -> None:
         kind, n = (_Worker, settings.workers) if settings.workers else (_Here, n_envs)
-        self._places: list[Lease] = [kind(make_env, settings) for _ in range(n)]
-        self._idle: asyncio.LifoQueue[Lease | None] = asyncio.LifoQueue()  # None: there is no place any more
+        self._places: list[Place] = [kind(make_env, settings) for _ in range(n)]
+        self._idle: asyncio.LifoQueue[Place | None] = asyncio.LifoQueue()  # None: there is no place any more
         for place in self._places:
             self._idle.put_nowait(place)
         self._n_open = n
         self._why = ""
-        self._failed: Counter[str] = Counter()  # attempts in a row, by task
-        self._lost_by_engine = 0  # episodes in a row
-        self.aside: set[str] = set()  # the tasks that are given up
-        self._playing: set[asyncio.Task[Any]] = set()
+        self._users: set[asyncio.Task[Any]] = set()  # who has a lease
 
     async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(self, *error: object) -> None:
-        """Stop whoever still plays, and close everything."""
+        """Stop whoever still has a lease, and close everything."""
         self._n_open, self._why = 0, "the pool is closed"
         self._idle.put_nowait(None)
-        for task in self._playing:
+        users = [task for task in self._users if task is not asyncio.current_task()]
+        for task in users:
             task.cancel()
-        await asyncio.gather(*self._playing, return_exceptions=True)
+        await asyncio.gather(*users, return_exceptions=True)
         await asyncio.gather(*(place.close() for place in self._places))
 
     @contextlib.asynccontextmanager
-    async def lease(self) -> AsyncIterator[Lease]:
+    async def lease(self) -> AsyncIterator[Place]:
         """A running environment for the time of the block. EnvError where none can be started any more."""
+        user = asyncio.current_task()
+        assert user is not None
         place = await self._take()
+        self._users.add(user)
         try:
             yield place
         finally:
+            self._users.discard(user)
             self._idle.put_nowait(place)
 
-    async def play(
-        self,
-        jobs: Iterable[Job],
-        at_once: int,
-        *,
-        stored: Callable[[Job], P | None],
-        attempt: Callable[[Lease, Job], Awaitable[P]],
-        done: Callable[[Job, P | None], object],
-    ) -> None:
-        """Play episodes, each up to three times where machines fail. `done` sees each once, with its last attempt.
-
-        An episode that is `stored` is not played again; where its attempts failed, there are three more. What is done
-        with None was not played: its task is given up. EngineError where the engine is.
-        """
-        waiting = deque(jobs)
-
-        async def player() -> None:
-            while waiting:
-                job = waiting.popleft()
-                failed = job.failed
-                played = stored(job)
-                if played is None and job.task.id in self.aside:
-                    done(job, None)
-                    continue
-                if played is None:
-                    async with self.lease() as env:
-                        played = await attempt(env, job)
-                    failed += not played.outcome.valid
-                    self._judge(job.task, played.outcome, last=failed == ATTEMPTS)
-                if played.outcome.valid or failed == ATTEMPTS:
-                    done(job, played)
-                else:
-                    waiting.append(dataclasses.replace(job, attempt=job.attempt + 1, failed=failed))
-
-        this = asyncio.current_task()
-        assert this is not None
-        self._playing.add(this)
-        try:
-            async with asyncio.TaskGroup() as players:
-                for _ in range(min(at_once, len(waiting))):
-                    players.create_task(player())
-        except ExceptionGroup as failed:  # the players are alike: what stopped the first is what there is to say
-            raise failed.exceptions[0] from None
-        finally:
-            self._playing.discard(this)
-
-    def _judge(self, task: Task, outcome: Outcome, last: bool) -> None:
-        """Count what failed, `last`: for the last time in its episode."""
-        if outcome.valid:
-            self._failed[task.id] = self._lost_by_engine = 0
-        elif outcome is Outcome.ENV_ERROR:
-            self._failed[task.id] += 1
-        elif outcome is Outcome.ENGINE_ERROR and last:
-            self._failed[task.id] += ATTEMPTS
-            self._lost_by_engine += 1
-        if self._lost_by_engine >= LOST:
-            raise EngineError(
-                f"the engine failed in each attempt at {LOST} episodes in a row: nothing can be sampled; "
-                "what it said is above"
-            )
-        if self._failed[task.id] >= LOST and task.id not in self.aside:
-            self.aside.add(task.id)
-            _log.warning("%s: given up, since its machines failed %d times in a row", task.id, LOST)
-
-    async def _take(self) -> Lease:
+    async def _take(self) -> Place:
         while (place := await self._idle.get()) is not None and self._n_open:
             try:
                 if not place.alive:
@@ -363,9 +273,9 @@ class Pool:
         self._idle.put_nowait(None)
         raise EnvError(f"there is no environment any more: {self._why}")
 
-    def _start_failed(self, place: Lease, why: str) -> None:
+    def _start_failed(self, place: Place, why: str) -> None:
         place.failed_starts += 1
-        if place.failed_starts < ATTEMPTS:
+        if place.failed_starts < STARTS:
             self._idle.put_nowait(place)
             return
         self._n_open -= 1
@@ -376,11 +286,11 @@ class Pool:
             self._idle.put_nowait(None)
 
 
-def make_pool(settings: EnvConfig, n_envs: int) -> Pool:
+def make_pool(settings: EnvConfig, n_envs: int) -> LocalPool:
     """The pool of a run: so many environments in this process, or as many workers as the settings say."""
     if settings.workers and not hasattr(os, "killpg"):
         raise ConfigError(f"env.workers={settings.workers}: Windows has no worker processes; set it to 0")
-    return Pool(partial(make, settings.name, **settings_of(settings)), n_envs, settings)
+    return LocalPool(partial(backend(settings.name).make, **settings_of(settings)), n_envs, settings)
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:

@@ -1,7 +1,7 @@
 """Evaluation: k trials of each task, through the same `run_episode` as training.
 
     with Run.write(folder, config) as run:
-        evaluation = await evaluate(engine_for, dialect, tasks, config.eval, pool=pool, run=run)
+        evaluation = await evaluate(lambda task, env: agent, tasks, config.eval, Player(pool, run), run)
 
 - The seeds of a trial follow from (seed, task, trial) alone, so neither the number of environments nor the order of
   work changes a number. Environment seeds are evaluation's own: no training ever used them (`arpo.seeds`).
@@ -9,32 +9,25 @@
 - A finished trial is in the run's store and is never run again: a killed evaluation goes on where it stopped and comes
   to the same result.
 - A machine that fails is no fault of the agent's. The trial is tried three times, and as often again when the
-  evaluation is gone on with; then it is counted under `errors`: it has no score, so it is in no success rate, but it is
-  always reported. So are trials of a task that the pool has given up.
+  evaluation is resumed; then it is counted under `errors`: it has no score, so it is in no success rate, but it is
+  always reported. So are trials of a task that the player has given up.
 """
 
 from __future__ import annotations
 
-import asyncio
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
-from arpo.agent.dialects import UITars
-from arpo.agent.episode import run_episode
+from arpo.agent.player import AgentFor, Player
 from arpo.config import EvalConfig
-from arpo.engines.base import Engine, Sampling
-from arpo.envs.pool import Job, Lease, Pool
+from arpo.engines.base import Sampling
 from arpo.errors import ConfigError
 from arpo.evaluation.statistics import Interval, success
-from arpo.runs.store import Run, Summary
+from arpo.runs.store import Run
 from arpo.seeds import derive, evaluation_seed
-from arpo.types import Outcome, Provenance, Task
-
-EngineFor: TypeAlias = Callable[[Task, Lease], Engine]
-"""The engine for one episode of a task in an environment: a model's is always the same, a script's looks at both."""
+from arpo.types import Attempt, Outcome, Provenance, Summary, Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,74 +98,47 @@ class Evaluation:
 
 
 async def evaluate(
-    engine_for: EngineFor,
-    dialect: UITars,
+    agent_for: AgentFor,
     tasks: Sequence[Task],
     settings: EvalConfig,
-    *,
-    pool: Pool,
+    player: Player,
     run: Run,
+    *,
     seed: int = 0,
     update: int = 0,
     on_trial: Callable[[Trial], object] = lambda trial: None,
 ) -> Evaluation:
     """Run what the store does not hold yet. `update` says which policy is judged; `on_trial` sees each trial once."""
-    trials, sampling = settings.trials, Sampling(settings.temperature, settings.top_p, settings.max_tokens)
-    stored = {summary.id: summary for summary in run.summaries(source="evaluation", update=update)}
-    work = _Work(engine_for, dialect, run, sampling, seed, update, stored)
-    found: dict[tuple[str, int], Trial] = {}
+    trials: dict[tuple[str, int], Trial] = {}
+    attempts = [
+        Attempt(
+            task=task,
+            index=index,
+            episode=f"eval{update}-{task.id}-{index}",
+            number=0,
+            env_seed=evaluation_seed(seed, task.id, index),
+            sample_seed=derive("sampling", seed, task.id, index),
+            provenance=Provenance(source="evaluation", run=run.folder.name, update=update),
+        )
+        for index in range(settings.trials)  # first each task once: early means are fair
+        for task in tasks
+    ]
 
-    def done(job: Job, trial: Trial | None) -> None:
-        trial = trial or Trial(job.task, job.index, Outcome.ENV_ERROR, None, 0)
-        found[job.task.id, job.index] = trial
+    def done(attempt: Attempt, played: Summary | None) -> None:
+        task, index = attempt.task, attempt.index
+        if played is None:
+            trial = Trial(task, index, Outcome.ENV_ERROR, None, 0)
+        elif played.env_seed == attempt.env_seed:
+            trial = Trial(task, index, played.outcome, played.score, played.n_steps)
+        else:
+            raise ConfigError(f"seed={seed}: {run.folder} holds trials of {task.id} with another seed")
+        trials[task.id, index] = trial
         on_trial(trial)
 
-    jobs = [Job(task, index) for index in range(trials) for task in tasks]  # first each task once: early means are fair
-    await pool.play(jobs, settings.n_envs, stored=work.look_up, attempt=work.attempt, done=done)
-    return Evaluation(tuple(found[task.id, index] for task in tasks for index in range(trials)))
+    await player.play(attempts, agent_for, settings.n_envs, done)
+    return Evaluation(tuple(trials[task.id, index] for task in tasks for index in range(settings.trials)))
 
 
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """What all trials share."""
-
-    engine_for: EngineFor
-    dialect: UITars
-    run: Run
-    sampling: Sampling
-    seed: int
-    update: int
-    stored: dict[str, Summary]
-
-    def name(self, job: Job) -> str:
-        return f"eval{self.update}-{job.task.id}-{job.index}-{job.attempt}"
-
-    def look_up(self, job: Job) -> Trial | None:
-        found = self.stored.get(self.name(job))
-        if found is None:
-            return None
-        if found.env_seed != self.env_seed(job):
-            raise ConfigError(f"seed={self.seed}: {self.run.folder} holds trials of {job.task.id} with another seed")
-        return Trial(job.task, job.index, found.outcome, found.score, found.n_steps)
-
-    def env_seed(self, job: Job) -> int:
-        return evaluation_seed(self.seed, job.task.id, job.index)
-
-    async def attempt(self, env: Lease, job: Job) -> Trial:
-        trajectory = await run_episode(
-            job.task,
-            env,
-            self.engine_for(job.task, env),
-            self.dialect,
-            self.sampling,
-            env_seed=self.env_seed(job),
-            sample_seed=derive("sampling", self.seed, job.task.id, job.index),
-            trajectory_id=self.name(job),
-            attempt=job.attempt,
-            provenance=Provenance(source="evaluation", run=self.run.folder.name, update=self.update),
-            images=self.run.keep_image,
-        )
-        if trajectory.outcome is Outcome.CANCELLED:
-            raise asyncio.CancelledError  # not stored: it is run again when the evaluation goes on
-        self.run.add(trajectory)
-        return Trial(job.task, job.index, trajectory.outcome, trajectory.score, len(trajectory.steps))
+def sampling_of(settings: EvalConfig) -> Sampling:
+    """How an agent that is judged speaks."""
+    return Sampling(settings.temperature, settings.top_p, settings.max_tokens)

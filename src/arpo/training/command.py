@@ -16,15 +16,18 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from arpo.agent.dialects import UITars
+from arpo.agent.episode import Agent
+from arpo.agent.player import Player, Reward
+from arpo.algorithms.base import make_algorithm
 from arpo.config import Config, to_yaml
+from arpo.engines.base import Sampling
 from arpo.engines.checkpoint import load_configured
-from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
-from arpo.envs.pool import Pool, make_pool
-from arpo.evaluation.command import counted_trials, find_agent, load_agent, never_scored, with_precision
+from arpo.envs.pool import LocalPool, make_pool
+from arpo.evaluation.agents import Loaded, find_agent, load_agent, with_precision
+from arpo.evaluation.command import counted_trials, never_scored
 from arpo.evaluation.compare import gain
-from arpo.evaluation.run import Evaluation, evaluate
+from arpo.evaluation.run import Evaluation, evaluate, sampling_of
 from arpo.evaluation.statistics import Interval
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
@@ -35,7 +38,7 @@ from arpo.runs.tasks import Tasks, changed_since, same_tasks
 from arpo.runs.track import tracking
 from arpo.tasks.load import HELD_OUT
 from arpo.training.checkpoint import Checkpoints
-from arpo.training.learner import Learner
+from arpo.training.learner import LocalLearner
 from arpo.training.loop import train
 from arpo.training.plan import checked_tasks
 from arpo.training.progress import Learning
@@ -44,10 +47,11 @@ from arpo.types import Task
 
 
 @callable_anywhere
-def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
+def run_training(config: Config, own: Tasks | None = None, reward: Reward | None = None) -> dict[str, Any]:
     """Train in the run's folder, new or begun; returns what summary.json holds.
 
     `own`: the tasks that the run has kept, where it is to go on with these whatever tasks.source has by now.
+    `reward`: what is trained on in place of the score with its penalty.
     """
     began = time.monotonic()
     tasks = checked_tasks(config, own)
@@ -57,12 +61,13 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
     train = config.train.model_copy(update={"model": find_agent(config.train.model)})
     config = from_anywhere(config.model_copy(update={"run_dir": folder, "train": train}))
     slots = max(config.train.n_envs, config.eval.n_envs)
-    engine, dialect, identity = load_agent(config, config.train.model, slots)
-    config = config.model_copy(update={"agent": with_precision(config.agent, engine.checkpoint.model)})
+    loaded = load_agent(config, config.train.model, slots)
+    config = config.model_copy(update={"agent": with_precision(config.agent, loaded.engine.checkpoint.model)})
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
         same_tasks(run, tasks, config)
-        run.pin("model", identity)
+        run.pin("model", loaded.identity)
+        run.pin("reward", "its own" if reward is None else f"{reward.__module__}.{reward.__qualname__}")
         go_on(run, config)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)
@@ -71,7 +76,7 @@ def run_training(config: Config, own: Tasks | None = None) -> dict[str, Any]:
             console.print(told, markup=False, soft_wrap=True)
         began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
-            session = _Session(config, run, engine, dialect, tasks, pool, track, began, console)
+            session = _Session(config, run, loaded, tasks, pool, track, began, console, reward)
             summary = run_async(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
             lines = list(run.metrics())
@@ -112,13 +117,13 @@ class _Session:
 
     config: Config
     run: Run
-    engine: LocalEngine
-    dialect: UITars
+    loaded: Loaded
     tasks: dict[str, list[Task]]
-    pool: Pool
+    pool: LocalPool
     track: Callable[[dict[str, Any]], None]
     began: float  # by the clock of this session
     console: Console
+    reward: Reward | None
     stopping: bool = False
 
     async def run_all(self) -> dict[str, Any]:
@@ -153,9 +158,14 @@ class _Session:
         return max(peak_rss_mb(), float(self.run.fact("peak_rss_mb") or 0.0))
 
     async def _run(self) -> dict[str, Any]:
-        config = self.config
-        learner = Learner(load_configured(config.train.model, config.agent), config)  # now: what it lacks is said first
-        base = await self.judge("the base agent", 0)
+        config, engine = self.config, self.loaded.engine
+        algorithm = make_algorithm(config.algorithm, config.seed)
+        checkpoint = load_configured(config.train.model, config.agent)
+        learner = LocalLearner(checkpoint, config, algorithm, engine.screens)  # now: what it lacks is said first
+        player = Player(self.pool, self.run)
+        base = await self.judge("the base agent", 0, player)
+        place = self.run.folder / "checkpoints"
+        checkpoints = Checkpoints(place, config.train.keep, config.train.model, config.agent.prompt_file)
         with Learning(config, self.console, list(self.run.metrics())) as learning:
 
             def show(metrics: dict[str, Any]) -> None:
@@ -163,33 +173,32 @@ class _Session:
                 self.track(metrics)
                 self._note()
 
-            rollouts = Rollouts(self.tasks["train"], self.engine, self.dialect, config, self.run, self.pool)
-            rollouts.on_episode = learning.episode
-            await train(config, self.run, rollouts, self.engine, learner, self.dialect.image_pad, show)
-        summary = _compared(base, await self.judge("the trained agent", learner.version))
+            agent = Agent(engine, self.loaded.dialect, Sampling(config.train.temperature, 1.0, config.train.max_tokens))
+            tasks = self.tasks["train"]
+            rollouts = Rollouts(tasks, agent, config, self.run, player, self.reward, learning.episode)
+            await train(config, self.run, rollouts, engine, learner, algorithm, checkpoints, show)
+        summary = _compared(base, await self.judge("the trained agent", learner.version, player))
         if learner.version:
-            best = Checkpoints(self.run.folder / "checkpoints", config.train.keep).best
-            summary["best_checkpoint"] = str(best.relative_to(self.run.folder))
+            summary["best_checkpoint"] = str(checkpoints.best.relative_to(self.run.folder))
         return summary
 
-    async def judge(self, who: str, update: int) -> dict[str, Evaluation]:
+    async def judge(self, who: str, update: int, player: Player) -> dict[str, Evaluation]:
         """Success in each split at the temperature of evaluation, on screens that training never shows."""
-        return {split: await self._judge(who, update, split) for split in self.tasks}
-
-    async def _judge(self, who: str, update: int, split: str) -> Evaluation:
-        tasks, settings = self.tasks[split], self.config.eval
-        with counted_trials(self.console, f"{who} on {split}", settings.trials * len(tasks)) as on_trial:
-            return await evaluate(
-                lambda task, env: self.engine,
-                self.dialect,
-                tasks,
-                settings,
-                pool=self.pool,
-                run=self.run,
-                seed=self.config.seed,
-                update=update,
-                on_trial=on_trial,
-            )
+        settings, judged = self.config.eval, {}
+        agent = Agent(self.loaded.engine, self.loaded.dialect, sampling_of(settings))
+        for split, tasks in self.tasks.items():
+            with counted_trials(self.console, f"{who} on {split}", settings.trials * len(tasks)) as on_trial:
+                judged[split] = await evaluate(
+                    lambda task, env: agent,
+                    tasks,
+                    settings,
+                    player,
+                    self.run,
+                    seed=self.config.seed,
+                    update=update,
+                    on_trial=on_trial,
+                )
+        return judged
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:

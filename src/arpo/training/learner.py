@@ -1,10 +1,7 @@
-"""The learner: Samples in, metrics out, the version one higher.
+"""The learner of one process: one model, its optimiser.
 
-    learner = Learner(load_checkpoint("base"), config)
-    learner.show(screens, visual)                             # the screenshots of the next samples
-    metrics = learner.update([batch, batch])                  # one optimiser step each
-    await run.keep_record(update, learner.record)             # what it saw of every token
-    await engine.load(learner.version, learner.publish(folder))
+    learner = LocalLearner(load_checkpoint("base"), config, algorithm)
+    update = learner.update([batch, batch], screens)           # one optimiser step each
 
 The loss covers sampled tokens only, and log-probabilities are computed at their positions alone: never the whole
 vocabulary for a whole sequence. Old log-probabilities are those of the policy before the update, computed here once:
@@ -13,32 +10,33 @@ would do but for their rounding, which depends on what else was sampled at that 
 would learn other last digits, and in bf16 rounding alone would clip tokens. (The self-test holds the two together.)
 
 Weights and optimiser are fp32, for in bf16 small steps round away; a model that is sampled in bf16 computes in it here.
-A frozen vision tower is not run at all: the engine has already computed the visual tokens, and `show` takes them.
+A frozen vision tower is not trained, so what it makes of a screenshot never changes: `Screens` remembers it, and
+an engine in the same process can share its own.
 """
 
 import math
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arpo.algorithms.loss import Tokens, importance, policy_loss
-from arpo.config import AlgorithmConfig, Config
-from arpo.engines.checkpoint import Checkpoint, save_model
+from arpo.algorithms.base import Algorithm, Tokens
+from arpo.config import Config
+from arpo.engines.checkpoint import Checkpoint, load_model, save_model
 from arpo.engines.images import encode, resized
 from arpo.engines.qwen import causal_at, embed, image_grid, logits, rope, run_layers, spread
+from arpo.engines.screens import Screens
 from arpo.envs.images import decode
-from arpo.errors import ArpoError
-from arpo.runs.record import TokenRecord
 from arpo.training import lora
-from arpo.training.samples import Batch
+from arpo.training.base import Batch, LearnerError, NotFinite, Update
+from arpo.training.metrics import Seen, metrics_of, record_of
 from arpo.types import Observation, Sample
 
 # How far, on average, log-probabilities that should be equal may lie apart; 19 of 20 within TAIL times that.
@@ -46,44 +44,29 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.02}
 TAIL = 5.0
 
 
-class LearnerError(ArpoError):
-    """Learning cannot go on: numbers that are not finite, or a learner that is not the sampler's twin."""
-
-
-class NotFinite(LearnerError):
-    """A loss or a gradient that is no number. The optimiser step was not taken."""
-
-    def __init__(self, text: str, batch: Batch, old: Mapping[int, Tensor]) -> None:
-        super().__init__(text)
-        self.batch = batch  # what the step was to learn
-        self.old = [old[id(sample)] for sample in batch.samples if id(sample) in old]  # none in an update's first step
-
-
 @dataclass(frozen=True, slots=True)
 class _Part:
     """Sequences that go through the model together, and where their sampled tokens are."""
 
+    rows: tuple[int, ...]  # which of the given samples they are
     samples: tuple[Sample, ...]
     ids: Tensor  # B x T
     positions: Tensor  # 3 x B x T
     before: Tensor  # B x Q: in each row the places that sampled tokens follow, then -1
     images: tuple[str, ...]  # in the order in which their tokens stand
+    screens: Mapping[str, Observation]
 
 
-Seen: TypeAlias = list[tuple[tuple[Sample, ...], dict[str, Tensor]]]
-"""Of the samples of each part that was learned, by name, one value a token (the loss: one)."""
+class LocalLearner:
+    """See the module. `screens`: where visual tokens of a frozen tower come from; None: from its own."""
 
-
-class Learner:
-    """One process, one model, its optimiser."""
-
-    def __init__(self, checkpoint: Checkpoint, config: Config) -> None:
-        self.checkpoint, self.config, self.version = checkpoint, config, 0
+    def __init__(
+        self, checkpoint: Checkpoint, config: Config, algorithm: Algorithm, screens: Screens | None = None
+    ) -> None:
+        self.checkpoint, self.config, self.algorithm, self.version = checkpoint, config, algorithm, 0
         self.model = checkpoint.model
         self._compute: torch.dtype = self.model.lm_head.weight.dtype
         self.model.float()
-        self.screens: Mapping[str, Observation] = {}
-        self._visual: Mapping[str, Tensor] | None = None
         self.model.requires_grad_(True)
         if config.train.freeze_vision:
             self.model.model.visual.requires_grad_(False)
@@ -91,66 +74,73 @@ class Learner:
             lora.add_adapters(self.model, config.train.lora_rank, not config.train.freeze_vision, config.seed)
         self.parameters = [weight for weight in self.model.parameters() if weight.requires_grad]
         self.optimizer = torch.optim.AdamW(self.parameters, config.train.lr, weight_decay=config.train.weight_decay)
-        self.steps = 0  # of the optimiser, in all
-        self.midway = False  # whether some, but not all, steps of an update were taken
-        self.record: list[TokenRecord] = []  # of the last update
+        self._steps = 0  # of the optimiser, in all
+        self._midway = False  # whether some, but not all, steps of an update were taken
+        self._tested = False  # whether its log-probabilities were compared with the sampler's
         self._pad: int = checkpoint.config.image_token_id
         self._device = self.parameters[0].device
+        self._screens = screens or Screens(self.model.model.visual, self._device)
 
-    def show(self, screens: Mapping[str, Observation], visual: Mapping[str, Tensor] | None = None) -> None:
-        """The screenshots that the next samples need, by hash; and their visual tokens, where the tower is frozen."""
-        self.screens, self._visual = screens, visual
-
-    def update(self, batches: Sequence[Batch]) -> dict[str, float]:
-        """One optimiser step for each batch; batches without samples are skipped."""
+    def update(self, batches: Sequence[Batch], screens: Mapping[str, Observation]) -> Update:
+        """See the contract. The first one compares log-probabilities of fresh samples with the sampler's."""
         batches = [batch for batch in batches if batch.samples]
-        later = [sample for batch in batches[1:] for sample in batch.samples]
-        old = {id(sample): values for sample, values in zip(later, self.logprobs(later), strict=True)}
-        seen: Seen = []
-        norms = [self.step(batch, old, seen) for batch in batches]
-        self.version, self.midway = self.version + 1, False
-        self.record = _record(batches, seen)
-        return _metrics(seen, norms)
+        fresh = [one for batch in batches for one in batch.samples if one.version == self.version and not one.replayed]
+        if fresh and not self._tested:
+            self.self_test(fresh, screens)
+            self._tested = True
+        later = iter(self.logprobs([sample for batch in batches[1:] for sample in batch.samples], screens))
+        norms: list[float] = []
+        seen: list[list[Seen]] = []
+        for batch in batches:
+            old = [next(later) for _ in batch.samples] if seen else []
+            norm, of_batch = self.step(batch, screens, old)
+            norms.append(norm)
+            seen.append(of_batch)
+        self.version, self._midway = self.version + 1, False
+        return Update(metrics_of(list(chain(*seen)), norms), record_of(batches, seen))
 
-    def step(self, batch: Batch, old: Mapping[int, Tensor], seen: Seen) -> float:
-        """One step of the optimiser; returns the norm of the gradient and adds to `seen`.
+    def step(
+        self, batch: Batch, screens: Mapping[str, Observation], old: Sequence[Tensor] = ()
+    ) -> tuple[float, list[Seen]]:
+        """One step of the optimiser; returns the norm of the gradient and what was seen of the tokens.
 
-        `old`: the log-probabilities before the update, by the `id` of a sample; where there are none, those of now.
-        NotFinite, and everything is as before, where the loss or the gradient is no number.
+        `old`: of each sample the log-probabilities before the update; where there are none, those of now. NotFinite,
+        and everything is as before, where the loss or the gradient is no number.
         """
         self.optimizer.zero_grad(set_to_none=True)
-        weights = _weights(batch, self.config.algorithm)
-        for part in self._parts(batch.samples):
-            seen.append((part.samples, self._learn(part, old, weights)))
-            if not torch.isfinite(loss := seen[-1][1]["loss"]):
+        seen = []
+        for part in self._parts(batch.samples, screens):
+            seen.append(self._learn(part, batch, old))
+            if not torch.isfinite(loss := seen[-1].loss):
                 raise NotFinite(f"after {self.version} updates: the loss is {loss.item()}", batch, old)
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.train.grad_clip))
         if not math.isfinite(norm):
             raise NotFinite(f"after {self.version} updates: the gradient is not finite", batch, old)
-        self.steps += 1
+        self._steps += 1
         for group in self.optimizer.param_groups:
-            group["lr"] = self.config.train.lr * min(1.0, self.steps / max(1, self.config.train.warmup))
-        self.midway = True
+            group["lr"] = self.config.train.lr * min(1.0, self._steps / max(1, self.config.train.warmup))
+        self._midway = True
         self.optimizer.step()
-        return norm
+        return norm, seen
 
-    def logprobs(self, samples: Sequence[Sample], altered: bool = False) -> list[Tensor]:
+    def logprobs(
+        self, samples: Sequence[Sample], screens: Mapping[str, Observation], altered: bool = False
+    ) -> list[Tensor]:
         """Of the sampled tokens of each sample, under the present weights. `altered`: as if the screens were others."""
-        found: dict[int, Tensor] = {}
+        values: dict[int, Tensor] = {}
         with torch.no_grad():
-            for part in self._parts(samples):
-                lengths = [sum(sample.sampled) for sample in part.samples]
-                values = torch.split(self._forward(part, altered), lengths)
-                found |= {id(sample): value for sample, value in zip(part.samples, values, strict=True)}
-        return [found[id(sample)] for sample in samples]
+            for part in self._parts(samples, screens):
+                lengths = [len(sample.logprobs) for sample in part.samples]
+                values |= zip(part.rows, torch.split(self._forward(part, altered), lengths), strict=True)
+        return [values[row] for row in range(len(samples))]
 
-    def self_test(self, samples: Sequence[Sample]) -> None:
+    def self_test(self, samples: Sequence[Sample], screens: Mapping[str, Observation]) -> None:
         """LearnerError unless fresh samples have the sampler's log-probabilities here, and others on other screens.
 
         Judged by mean and quantile: in bf16 a token here and there is far off, in other weights they all are.
         """
         sample = max(samples, key=lambda one: len(one.logprobs))
-        (here,) = self.logprobs([sample])
+        (here,) = self.logprobs([sample], screens)
         off = (here - torch.tensor(sample.logprobs, device=self._device)).abs()
         mean, tail = float(off.mean()), float(off.quantile(0.95))
         limit = self.config.train.self_test or TOLERANCE[self._compute]
@@ -160,54 +150,67 @@ class Learner:
                 f"average, one in twenty by {tail:.3g}; train.self_test allows {limit:g} and {TAIL * limit:g}): "
                 "they do not run the same weights, prompt or temperature"
             )
-        if torch.equal(self.logprobs([sample], altered=True)[0], here):
+        if torch.equal(self.logprobs([sample], screens, altered=True)[0], here):
             raise LearnerError("the learner does not look at screenshots: altered ones change no log-probability")
 
     def publish(self, folder: Path) -> Path:
-        """Write the weights where an engine can fetch them."""
         save_model(self.model, folder, lora.merged(self.model) if self.config.train.lora_rank else None)
         return folder
 
+    def state(self, folder: Path) -> dict[str, Any]:
+        if self._midway:
+            raise LearnerError("some of an update's optimiser steps are made and others are not")
+        torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
+        if self.config.train.lora_rank:  # merged weights do not come apart
+            torch.save(lora.adapters(self.model), folder / "adapters.pt")
+        return {"version": self.version, "steps": self._steps}
+
+    def restore(self, folder: Path, state: dict[str, Any]) -> None:
+        """What a GPU wrote is read where there is none, and the reverse."""
+        if self.config.train.lora_rank:
+            lora.restore(self.model, torch.load(folder / "adapters.pt", "cpu", weights_only=True))
+        else:
+            self.model.load_state_dict(load_model(folder, "cpu", self.parameters[0].dtype).state_dict())
+        self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", "cpu", weights_only=True))
+        self.version, self._steps = state["version"], state["steps"]
+
     # One part.
 
-    def _learn(self, part: _Part, old: Mapping[int, Tensor], weights: dict[int, float]) -> dict[str, Tensor]:
-        """Add the part's gradient; returns what was seen of each token. Samples that `old` lacks come first of all."""
+    def _learn(self, part: _Part, batch: Batch, old: Sequence[Tensor]) -> Seen:
+        """Add the part's gradient; returns what was seen of each token."""
         samples, new = part.samples, self._forward(part)
-        lengths = torch.tensor([sum(sample.sampled) for sample in samples], device=self._device)
+        lengths = torch.tensor([len(sample.logprobs) for sample in samples], device=self._device)
+        of_trajectory: Counter[str] = Counter()
+        for sample in batch.samples:
+            of_trajectory[sample.trajectory_id] += len(sample.logprobs)
 
         def each(values: Iterable[float]) -> Tensor:
             return torch.tensor(list(values), device=self._device).repeat_interleave(lengths)
 
+        def every(values: Iterable[Iterable[float]]) -> Tensor:
+            return torch.tensor([value for of_sample in values for value in of_sample], device=self._device)
+
         tokens = Tokens(
-            sampler=torch.tensor([v for sample in samples for v in sample.logprobs], device=self._device),
-            old=torch.cat([old[id(sample)] for sample in samples]) if id(samples[0]) in old else new.detach(),
-            advantages=torch.tensor([v for sample in samples for v in sample.advantages], device=self._device),
-            weights=each(weights[id(sample)] for sample in samples),
+            sampler=every(sample.logprobs for sample in samples),
+            old=torch.cat([old[row] for row in part.rows]) if old else new.detach(),
+            advantages=every(sample.advantages for sample in samples),
+            returns=every(sample.returns for sample in samples),
+            lengths=each(of_trajectory[sample.trajectory_id] for sample in samples),
+            trajectories=batch.trajectories,
             replayed=each(sample.replayed for sample in samples).bool(),
             stale=each(sample.version < self.version for sample in samples).bool(),
             sequence=each(range(len(samples))).long(),
         )
-        loss, clipped = policy_loss(new, tokens, self.config.algorithm)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return {
-            "loss": loss.detach()[None],
-            "advantages": tokens.advantages,
-            "sampler": tokens.sampler,
-            "old": tokens.old,
-            "new": new.detach(),
-            "clipped": clipped,
-            "replayed": tokens.replayed,
-            "stale": tokens.stale,
-            "importance": importance(tokens, self.config.algorithm),
-            "age": each(self.version - sample.version for sample in samples),
-        }
+        loss = self.algorithm.loss(new, tokens)
+        loss.total.backward()  # type: ignore[no-untyped-call]
+        age = each(self.version - sample.version for sample in samples)
+        return Seen(part.rows, loss.total.detach()[None], tokens, new.detach(), loss.clipped, loss.importance, age)
 
     def _forward(self, part: _Part, altered: bool = False) -> Tensor:
         """The log-probability of every sampled token, at the temperature of sampling."""
         model = self.model
         with torch.autocast(self._device.type, self._compute, enabled=self._compute != torch.float32):
-            found = self._encoded(part.images) if self._visual is None else self._visual
-            visual = torch.cat([found[name] for name in part.images])
+            visual = self._visual(part)
             if altered:
                 visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
             x = embed(model, part.ids, visual).to(self._compute)  # the sum of all layers is as exact as the sampler's
@@ -217,96 +220,44 @@ class Learner:
             scores = logits(model, hidden[real]) / self.config.train.temperature
         return -F.cross_entropy(scores, part.ids.gather(1, part.before + 1)[real], reduction="none")
 
-    def _encoded(self, images: Iterable[str]) -> dict[str, Tensor]:
-        """Visual tokens by the learner's own tower, with gradient."""
-        found = {}
-        for name in dict.fromkeys(images):
-            pixels = torch.from_numpy(np.array(resized(decode(self.screens[name].image)))).to(self._device)
-            found[name] = encode(self.model.model.visual, pixels[None])[0]
-        return found
+    def _visual(self, part: _Part) -> Tensor:
+        """The visual tokens of a part's screenshots; by the learner's own tower, with gradient, where it is trained."""
+        names = dict.fromkeys(part.images)
+        if self.config.train.freeze_vision:
+            with torch.autocast(self._device.type, enabled=False):  # as the sampler's tower sees them
+                tokens = self._screens.features(part.screens[name] for name in names)
+        else:
+            tokens = {}
+            for name in names:
+                pixels = torch.from_numpy(np.array(resized(decode(part.screens[name].image)))).to(self._device)
+                tokens[name] = encode(self.model.model.visual, pixels[None])[0]
+        return torch.cat([tokens[name] for name in part.images])
 
-    def _parts(self, samples: Sequence[Sample]) -> Iterator[_Part]:
+    def _parts(self, samples: Sequence[Sample], screens: Mapping[str, Observation]) -> Iterator[_Part]:
         """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""
-        sizes = {name: image_grid(one.width, one.height) for name, one in self.screens.items()}
-        rows = [(sample, spread(sample.ids, [sizes[name] for name in sample.images], self._pad)) for sample in samples]
-        rows.sort(key=lambda row: len(row[1].ids))
+        sizes = {name: image_grid(one.width, one.height) for name, one in screens.items()}
+        layouts = [spread(sample.ids, [sizes[name] for name in sample.images], self._pad) for sample in samples]
+        rows = sorted(range(len(samples)), key=lambda row: len(layouts[row].ids))
         while rows:
             taken = 1
-            while taken < len(rows) and (taken + 1) * len(rows[taken][1].ids) <= self.config.train.micro_tokens:
+            while taken < len(rows) and (taken + 1) * len(layouts[rows[taken]].ids) <= self.config.train.micro_tokens:
                 taken += 1
             part, rows = rows[:taken], rows[taken:]
-            length = len(part[-1][1].ids)
+            length = len(layouts[part[-1]].ids)
             ids = torch.zeros(taken, length, dtype=torch.int64)
             positions = torch.zeros(3, taken, length, dtype=torch.int64)
             before = []
-            for row, (sample, layout) in enumerate(part):
+            for place, row in enumerate(part):
+                layout, sampled = layouts[row], torch.tensor(samples[row].sampled)
                 n = len(layout.ids)
-                ids[row, :n], positions[:, row, :n] = layout.ids, layout.positions
-                before.append(torch.from_numpy(layout.starts[:-1])[torch.tensor(sample.sampled)] - 1)
+                ids[place, :n], positions[:, place, :n] = layout.ids, layout.positions
+                before.append(torch.from_numpy(layout.starts[:-1])[sampled] - 1)
             yield _Part(
-                samples=tuple(sample for sample, _ in part),
+                rows=tuple(part),
+                samples=tuple(samples[row] for row in part),
                 ids=ids.to(self._device),
                 positions=positions.to(self._device),
                 before=nn.utils.rnn.pad_sequence(before, batch_first=True, padding_value=-1).to(self._device),
-                images=tuple(name for sample, _ in part for name in sample.images),
+                images=tuple(name for row in part for name in samples[row].images),
+                screens=screens,
             )
-
-
-def _weights(batch: Batch, config: AlgorithmConfig) -> dict[int, float]:
-    """What a token of each sample counts: trajectories alike, and in each its tokens alike; or all tokens alike."""
-    tokens: Counter[str] = Counter()
-    for sample in batch.samples:
-        tokens[sample.trajectory_id] += sum(sample.sampled)
-    constant = config.length if config.normaliser == "constant" else None
-    return {
-        id(sample): 1.0 / ((constant or tokens[sample.trajectory_id]) * batch.trajectories) for sample in batch.samples
-    }
-
-
-def _record(batches: Sequence[Batch], seen: Seen) -> list[TokenRecord]:
-    """What was seen, put together again trajectory by trajectory."""
-    columns = ("advantages", "sampler", "old", "new", "clipped")
-    rows: dict[int, Tensor] = {}  # of each sample, the columns of its tokens
-    for samples, values in seen:
-        table = torch.stack([values[name].float() for name in columns]).cpu()
-        parts = torch.split(table, [len(sample.logprobs) for sample in samples], dim=1)
-        rows |= {id(sample): part for sample, part in zip(samples, parts, strict=True)}
-    trajectories: defaultdict[str, list[Sample]] = defaultdict(list)
-    for sample in chain(*(batch.samples for batch in batches)):
-        trajectories[sample.trajectory_id].append(sample)
-    found = []
-    for name, mine in trajectories.items():
-        a, sampler, old, new, clipped = torch.cat([rows[id(sample)] for sample in mine], dim=1).numpy()
-        found.append(TokenRecord(name, mine[0].replayed_from, a, sampler, old, new, clipped.astype(bool)))
-    return found
-
-
-def _metrics(seen: Seen, norms: list[float]) -> dict[str, float]:
-    if not seen:
-        return {"optimizer_steps": 0, "learned_tokens": 0}
-    every: dict[str, Any] = {name: torch.cat([values[name] for _, values in seen]) for name in seen[0][1]}
-    found = {
-        "optimizer_steps": len(norms),
-        "learned_tokens": len(every["new"]),
-        "loss": every["loss"].sum().item() / len(norms),
-        "grad_norm": sum(norms) / len(norms),
-        "clipped": every["clipped"].float().mean().item(),
-        "kl": (every["old"] - every["new"]).mean().item(),
-    }
-    replayed, stale = every["replayed"], every["stale"] & ~every["replayed"]
-    if not replayed.all():
-        found |= {
-            "lag": every["age"][~replayed].float().mean().item(),
-            "sampler_gap": (every["old"] - every["sampler"])[~replayed].abs().mean().item(),
-        }
-    if stale.any():
-        found["lag_weight"] = every["importance"][stale].mean().item()
-    if replayed.any():
-        w = every["importance"][replayed]
-        found |= {
-            "replay_weight": w.mean().item(),
-            "replay_rejected": (w == 0).float().mean().item(),
-            "replay_clipped": every["clipped"][replayed].float().mean().item(),
-            "replay_age": every["age"][replayed].float().mean().item(),
-        }
-    return found

@@ -32,7 +32,8 @@ from torch import Tensor
 
 from arpo.agent.actions import Action, Click, Drag, Scroll, Wait
 from arpo.agent.coordinates import FACTOR, Scaling
-from arpo.agent.dialects import UITars, flatten
+from arpo.agent.dialects.base import flatten
+from arpo.agent.dialects.uitars import UITars
 from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.images import PATCH
@@ -125,7 +126,7 @@ class Teacher:
             screens.append(env.pixels())
             grids.append(self.grids())
             conversation.observe(_observation(screens[-1]))
-            reply = self.dialect.encode_reply(thought, action, env.size)
+            reply = self.dialect.format(thought, action, env.size)
             conversation.reply(reply)
             replies.append(reply)
             taught.append(not wrong)

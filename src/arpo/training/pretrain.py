@@ -40,8 +40,8 @@ from torch import Tensor, nn
 
 from arpo.agent import grammar
 from arpo.agent.coordinates import Scaling
-from arpo.agent.dialects import UITars
-from arpo.agent.episode import run_episode
+from arpo.agent.dialects.uitars import UITars
+from arpo.agent.episode import Agent, run_episode
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.base import Sampling
 from arpo.engines.checkpoint import Checkpoint, load_model, save_model
@@ -51,14 +51,14 @@ from arpo.engines.qwen import causal, embed, rope, run_layers
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import Expert
-from arpo.envs.pool import Pool
+from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
 from arpo.training.checkpoint import on_disk
 from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
 from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
-from arpo.types import Observation, Provenance, Task
+from arpo.types import Attempt, Observation, Provenance, Task
 
 PROMPT = "Task: {instruction}"
 HEADS = "heads.safetensors"
@@ -377,29 +377,26 @@ def _success(pupil: Pupil, tokenizer: tokenizers.Tokenizer, settings: Pretrainin
     """The share of episodes that succeed, over tasks from all of `train`, at the temperature of training."""
     vocabulary = TokenizerVocabulary(tokenizer)
     engine = LocalEngine(Checkpoint("pupil", pupil.model, vocabulary), slots=settings.episodes)
-    dialect = UITars(vocabulary, prompt_file=settings.out / "prompt.txt")
     tasks = load_tasks("pocket", "train")
     chosen = [tasks[i * len(tasks) // settings.episodes] for i in range(settings.episodes)]
-    pool = Pool(partial(PocketEnv, settings.size), settings.episodes)
+    agent = Agent(engine, UITars(vocabulary, prompt_file=settings.out / "prompt.txt"), Sampling(temperature=1.0))
+    pool = LocalPool(partial(PocketEnv, settings.size), settings.episodes)
 
     async def keep_nothing(observation: Observation) -> None:
         """Only the score is wanted."""
 
     async def play(task: Task) -> float:
         async with pool.lease() as env:
-            trajectory = await run_episode(
-                task,
-                env,
-                engine,
-                dialect,
-                Sampling(temperature=1.0),
+            attempt = Attempt(
+                task=task,
+                index=0,
+                episode=task.id,
+                number=0,
                 env_seed=training_seed(settings.seed, "success", task.id),
                 sample_seed=derive("success", settings.seed, task.id),
-                trajectory_id=task.id,
-                attempt=0,
                 provenance=Provenance(source="evaluation", run=settings.out.name, update=0),
-                images=keep_nothing,
             )
+            trajectory = await run_episode(attempt, env, agent, keep_nothing)
         if trajectory.score is None:
             raise EngineError(f"{task.id} could not be played: {trajectory.outcome}")
         return trajectory.score

@@ -5,60 +5,57 @@ of steps whose contexts extend each other; every sampled token is in exactly one
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import chain
 
-from arpo.agent.dialects import flatten
+from arpo.agent.dialects.base import flatten
+from arpo.algorithms.base import Algorithm, Credit
+from arpo.training.base import Batch
 from arpo.types import Group, Sample, Step, Trajectory
 
 
-@dataclass(frozen=True, slots=True)
-class Batch:
-    """What one optimiser step learns."""
-
-    samples: tuple[Sample, ...]
-    trajectories: int  # over which its mean goes: all that are valid, also those without a gradient
-
-
-def to_batches(groups: Sequence[Group], samples: Sequence[Sequence[Sample]], n: int) -> list[Batch]:
-    """n groups a batch, and what is left in the last one; `samples`: those of each group."""
+def to_batches(groups: Sequence[Group], algorithm: Algorithm, n: int, image_pad: int) -> list[Batch]:
+    """The optimiser steps of an update: n groups each, and what is left in the last one."""
+    samples = [to_samples(group, algorithm.advantages(group), image_pad) for group in groups]
     return [
         Batch(
-            tuple(chain(*samples[i : i + n])),
+            tuple(sample for of_group in samples[i : i + n] for sample in of_group),
             sum(trajectory.outcome.valid for group in groups[i : i + n] for trajectory in group.trajectories),
         )
         for i in range(0, len(groups), n)
     ]
 
 
-def to_samples(group: Group, advantages: list[float], image_pad: int) -> list[Sample]:
-    """The samples of a group. What has no gradient is left out: an advantage of 0, replies without a token."""
+def to_samples(group: Group, credits: Sequence[Credit], image_pad: int) -> list[Sample]:
+    """The samples of a group. What has no gradient is left out: no advantages, replies without a token."""
     return [
         sample
-        for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
-        if advantage != 0.0
-        for sample in _samples(trajectory, advantage, image_pad)
+        for trajectory, credit in zip(group.trajectories, credits, strict=True)
+        if credit.advantages
+        for sample in _samples(trajectory, credit, image_pad)
         if sample.logprobs
     ]
 
 
-def _samples(trajectory: Trajectory, advantage: float, image_pad: int) -> Iterator[Sample]:
+def _samples(trajectory: Trajectory, credit: Credit, image_pad: int) -> Iterator[Sample]:
     replies = [step.completion.tokens for step in trajectory.steps]
+    begin = 0  # of the sampled tokens, the first of this run
     for first, last in _runs(trajectory.steps):
         steps = trajectory.steps[first : last + 1]
         context = (*steps[-1].context, steps[-1].context[-1] + 1)  # its own reply follows the last segment it saw
         flat = flatten(trajectory.segments, replies, context, image_pad, first_step=first)
         logprobs = tuple(value for step in steps for value in step.completion.logprobs)
+        end = begin + len(logprobs)
         yield Sample(
             trajectory_id=trajectory.id,
             ids=flat.ids,
             images=flat.images,
             sampled=flat.sampled,
             logprobs=logprobs,
-            advantages=(advantage,) * len(logprobs),
+            advantages=tuple(credit.advantages[begin:end]),
             version=min(step.completion.version for step in steps),
             replayed_from=trajectory.provenance.replayed_from,
+            returns=tuple(credit.returns[begin:end]),
         )
+        begin = end
 
 
 def _runs(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:

@@ -1,7 +1,4 @@
-"""Dialects: the bridge between a model's tokens and a computer. A model family is a dialect; `uitars` is the first.
-
-A dialect knows three things: the prompt, the grammar of the replies with its coordinates, and the form of the
-conversation. That form is Qwen's, one message a line here:
+"""The dialect of UI-TARS-1.5. The form of its conversation is Qwen's, one message a line here:
 
     <|im_start|>system … <|im_end|>
     <|im_start|>user  prompt with the instruction  <|im_end|>
@@ -12,7 +9,7 @@ conversation. That form is Qwen's, one message a line here:
 The markers are put in by id; all other text goes through `Vocabulary.encode`, in which nothing is special. Sampled
 tokens are only pointed at, never made again from text.
 
-A `Conversation` cuts this into segments so that a screenshot's message can be left out without touching any other:
+A conversation cuts this into segments so that a screenshot's message can be left out without touching any other:
 with full history each context extends the last; with "last N screenshots" the oldest go in blocks, because each time
 that a prefix changes the engine's cache is lost.
 """
@@ -21,15 +18,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from arpo.agent import grammar
 from arpo.agent.actions import Action, points
 from arpo.agent.coordinates import Scaling
-from arpo.agent.grammar import BOX_END, BOX_START, Parsed
+from arpo.agent.dialects.base import Parsed
+from arpo.agent.grammar import BOX_END, BOX_START
 from arpo.agent.vocabulary import Vocabulary
-from arpo.config import AgentConfig
 from arpo.errors import ConfigError
 from arpo.types import Image, Observation, Reply, Segment, Tokens
 
@@ -99,22 +95,18 @@ class UITars:
         """A reply's thought and action on a screen of (width, height). ParseError where there is none."""
         return grammar.parse(text.removesuffix(_END_OF_REPLY), Scaling.of(*screen_size).to_screen)
 
-    def format(self, thought: str, action: Action, screen_size: tuple[int, int]) -> str:
-        """The reply that `parse` reads as this thought and action."""
-        return grammar.format_reply(thought, grammar.format_action(action, Scaling.of(*screen_size).to_model))
-
-    def encode_reply(self, thought: str, action: Action, screen_size: tuple[int, int]) -> tuple[int, ...]:
-        """The same reply as the model would sample it: box tokens by id, the end token last. For expert replies."""
+    def format(self, thought: str, action: Action, screen_size: tuple[int, int]) -> tuple[int, ...]:
+        """The reply as the model would sample it: box tokens by id, the end token last."""
         call = grammar.format_action(action, Scaling.of(*screen_size).to_model)
         # Only a call with points holds box tokens of ours; in a thought or a typed text they are somebody's letters.
         pieces = _BOX_TOKENS.split(call) if points(action) else [call]
         return (*self._encode([grammar.format_reply(thought, pieces[0]), *pieces[1:]]), self.stop)
 
-    def start(self, instruction: str) -> Conversation:
+    def start(self, instruction: str) -> _Conversation:
         """The conversation of a new episode, up to and including the prompt."""
         pieces = [piece.replace(_SLOT, instruction) for piece in _BOX_TOKENS.split(self._template)]
         prompt = self._encode([f"user\n{pieces[0]}", *pieces[1:]])
-        return Conversation(self._chat, prompt, self._screenshots, self._block)
+        return _Conversation(self._chat, prompt, self._screenshots, self._block)
 
     def _encode(self, pieces: list[str]) -> tuple[int, ...]:
         """The ids of texts at the even places with box tokens, by id, at the odd places between them."""
@@ -124,17 +116,7 @@ class UITars:
         return tuple(ids)
 
 
-DIALECTS = {"uitars": UITars}
-
-
-def make_dialect(agent: AgentConfig, vocabulary: Vocabulary) -> UITars:
-    """The dialect that the settings under `agent` describe."""
-    return DIALECTS[agent.dialect](
-        vocabulary, prompt_file=agent.prompt_file, screenshots=agent.screenshots, block=agent.block
-    )
-
-
-class Conversation:
+class _Conversation:
     """One episode as segments, and which of them each turn sees. `observe` and `reply` take turns.
 
     A turn's own reply is always the segment that follows the last one of its context.
@@ -173,45 +155,6 @@ class Conversation:
         self._next = "observe" if tokens and tokens[-1] == self._chat.end else "nothing"
         self.segments.append(Reply(self._steps))
         self._steps += 1
-
-
-@dataclass(frozen=True, slots=True)
-class FlatContext:
-    """A context as one sequence. `ids` has one image token where a screenshot stands; `images` names them in order."""
-
-    ids: tuple[int, ...]
-    images: tuple[str, ...]
-    sampled: tuple[bool, ...]
-
-
-def flatten(
-    segments: Sequence[Segment],
-    replies: Sequence[Sequence[int]],
-    indices: Sequence[int],
-    image_pad: int,
-    first_step: int = 0,
-) -> FlatContext:
-    """The sequence that a choice of segments stands for; `replies` holds the sampled tokens of each step.
-
-    Tokens of steps before `first_step` count as given, not as sampled: a Sample that starts after screenshots were
-    dropped shows the earlier replies again and must not train them twice.
-    """
-    ids: list[int] = []
-    images: list[str] = []
-    sampled: list[bool] = []
-    for index in indices:
-        match segments[index]:
-            case Tokens(tokens):
-                ids += tokens
-                sampled += [False] * len(tokens)
-            case Image(hash=name):
-                ids.append(image_pad)
-                images.append(name)
-                sampled.append(False)
-            case Reply(step):
-                ids += replies[step]
-                sampled += [step >= first_step] * len(replies[step])
-    return FlatContext(tuple(ids), tuple(images), tuple(sampled))
 
 
 class _Chat:

@@ -1,0 +1,130 @@
+"""The player: turns attempts into stored trajectories, for training and evaluation alike.
+
+    player = Player(pool, run)
+    await player.play(attempts, lambda task, env: agent, at_once=16, done=on_summary)
+
+An episode that is in the store already is not played again, so a killed run goes on with what was finished. One that a
+machine failed is tried again: three times, and three times more when the run is started again. Two things are given up
+until then, so that they do not hold up the rest:
+
+    a task       nine attempts in a row failed by machinery (of three episodes or more): it is played no more
+    the engine   nine episodes in a row failed by it, in each of their attempts, and none was played: the run stops
+
+One failure of an engine ends every turn that it has under way, so of its failures only those count that end an episode.
+"""
+
+import asyncio
+import dataclasses
+import logging
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeAlias
+
+from arpo.agent.episode import Agent, run_episode
+from arpo.envs.base import Lease, Pool
+from arpo.errors import EngineError
+from arpo.types import Attempt, Observation, Outcome, Summary, Task, Trajectory
+
+ATTEMPTS = 3  # at an episode
+LOST = 9  # attempts at a task: a machine that fails one time in ten must not cost tasks in a long run; or episodes
+_log = logging.getLogger(__name__)
+
+AgentFor: TypeAlias = Callable[[Task, Lease], Agent]
+"""The agent of one episode: a model's is always the same, a script's looks at the task and its environment."""
+
+Reward: TypeAlias = Callable[[Task, Trajectory], float]
+"""What is trained on, from an episode that has a score. `trajectory.reward` is still the score."""
+
+
+class Store(Protocol):
+    """Where trajectories are kept: a run."""
+
+    async def keep_image(self, observation: Observation) -> None: ...
+
+    def add(self, trajectory: Trajectory) -> None: ...
+
+    def summaries(self, *, id: str | None = None) -> Iterator[Summary]: ...
+
+
+def well_formed(penalty: float = -1.0) -> Reward:
+    """The score, and a penalty where the last reply was no action."""
+    return lambda task, trajectory: (
+        (trajectory.score or 0.0) + penalty * (trajectory.outcome in (Outcome.UNPARSABLE, Outcome.CUT_OFF))
+    )
+
+
+class Player:
+    """Plays in the environments of one pool, into one store."""
+
+    def __init__(self, pool: Pool, store: Store) -> None:
+        self.pool, self.store = pool, store
+        self.given_up: set[str] = set()  # tasks
+        self._failed: Counter[str] = Counter()  # attempts in a row, by task
+        self._lost_by_engine = 0  # episodes in a row
+
+    async def play(
+        self,
+        attempts: Iterable[Attempt],
+        agent_for: AgentFor,
+        at_once: int,
+        done: Callable[[Attempt, Summary | None], object],
+        reward: Reward = well_formed(),
+    ) -> None:
+        """Play episodes, given by their first attempts. `done` sees each once, with its last attempt.
+
+        None stands for an episode that was not played, since its task is given up. EngineError where the engine is.
+        """
+        waiting = deque((attempt, 0) for attempt in attempts)  # with the number of attempts that failed just now
+
+        async def one_by_one() -> None:
+            while waiting:
+                attempt, failed = waiting.popleft()
+                summary = next(self.store.summaries(id=attempt.id), None)
+                if summary is None and attempt.task.id in self.given_up:
+                    done(attempt, None)
+                    continue
+                if summary is None:
+                    summary = await self._play(attempt, agent_for, reward)
+                    failed += not summary.outcome.valid
+                    self._count(attempt.task, summary.outcome, last=failed == ATTEMPTS)
+                if summary.outcome.valid or failed == ATTEMPTS:
+                    done(attempt, summary)
+                else:
+                    waiting.append((dataclasses.replace(attempt, number=attempt.number + 1), failed))
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                players = [group.create_task(one_by_one()) for _ in range(min(at_once, len(waiting)))]
+        except ExceptionGroup as failed:  # the players are alike: what stopped the first is what there is to say
+            raise failed.exceptions[0] from None
+        if any(player.cancelled() for player in players):  # the pool was closed meanwhile
+            raise asyncio.CancelledError
+
+    async def _play(self, attempt: Attempt, agent_for: AgentFor, reward: Reward) -> Summary:
+        async with self.pool.lease() as env:
+            agent = agent_for(attempt.task, env)
+            trajectory = await run_episode(attempt, env, agent, self.store.keep_image)
+        if trajectory.outcome is Outcome.CANCELLED:
+            raise asyncio.CancelledError  # not stored: it is played again when the run goes on
+        if trajectory.score is not None:
+            trajectory = dataclasses.replace(trajectory, reward=reward(attempt.task, trajectory))
+        self.store.add(trajectory)
+        return next(self.store.summaries(id=attempt.id))
+
+    def _count(self, task: Task, outcome: Outcome, last: bool) -> None:
+        """Count what failed, `last`: for the last time in its episode."""
+        if outcome.valid:
+            self._failed[task.id] = self._lost_by_engine = 0
+        elif outcome is Outcome.ENV_ERROR:
+            self._failed[task.id] += 1
+        elif outcome is Outcome.ENGINE_ERROR and last:
+            self._failed[task.id] += ATTEMPTS
+            self._lost_by_engine += 1
+        if self._lost_by_engine >= LOST:
+            raise EngineError(
+                f"the engine failed in each attempt at {LOST} episodes in a row: nothing can be sampled; "
+                "what it said is above"
+            )
+        if self._failed[task.id] >= LOST and task.id not in self.given_up:
+            self.given_up.add(task.id)
+            _log.warning("%s: given up, since its machines failed %d times in a row", task.id, LOST)

@@ -1,0 +1,66 @@
+"""What is known by name behind a door: environments, dialects, algorithms. Code outside the package can add its own.
+
+By a call, in the process that uses it:
+
+    ENVIRONMENTS.register(Backend(name="mine", …))
+
+Or by an entry point of an installed package, whose module is imported when the name is asked for first:
+
+    [project.entry-points."arpo.environments"]
+    mine = "my_package.arpo:BACKEND"
+"""
+
+import importlib
+from collections.abc import Iterable
+from importlib.metadata import entry_points
+from typing import Any, Protocol, TypeVar
+
+from arpo.errors import ConfigError
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+T = TypeVar("T", bound=Named)
+
+
+class Registry(dict[str, T]):
+    """Entries by name: those of arpo, those that were registered, those of installed packages."""
+
+    def __init__(self, kind: str, group: str, entries: Iterable[T]) -> None:
+        super().__init__((entry.name, entry) for entry in entries)
+        self.kind, self.group = kind, group
+        self._installed = False  # whether the entry points were looked at, which takes a while
+
+    def register(self, entry: T) -> None:
+        """Add one. ConfigError where another has its name."""
+        if self.setdefault(entry.name, entry) != entry:
+            raise ConfigError(f"there is another {self.kind} of the name {entry.name!r}: choose another name")
+
+    def find(self, name: str) -> T:
+        """The one of that name, or a ConfigError that lists them."""
+        if name not in self and name not in self.names():
+            raise ConfigError(f"unknown {self.kind} {name!r}: choose from {', '.join(self)}")
+        return self[name]
+
+    def names(self) -> list[str]:
+        """Of all that can be used here."""
+        if not self._installed:
+            self._installed = True
+            for point in entry_points(group=self.group):
+                try:
+                    self.register(point.load())
+                except Exception as error:  # whatever a stranger's module does wrong
+                    raise ConfigError(f"{point.value}, an entry point of {self.group}: {error}") from error
+        return list(self)
+
+
+def imported(place: Any) -> Any:
+    """What "module:name" or "module" stands for; whatever is no text stands for itself."""
+    if not isinstance(place, str):
+        return place
+    module, _, attribute = place.partition(":")
+    found = importlib.import_module(module)
+    return getattr(found, attribute) if attribute else found
