@@ -46,7 +46,7 @@ class Agent:
 
     engine: Engine
     dialect: Dialect
-    sampling: Sampling = Sampling()  # its `stop` is the dialect's, whatever is given
+    sampling: Sampling  # its `stop` is the dialect's, whatever is given
 
 
 async def run_episode(

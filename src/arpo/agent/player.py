@@ -53,6 +53,9 @@ def well_formed(penalty: float = -1.0) -> Reward:
     )
 
 
+STANDARD = well_formed()
+
+
 class Player:
     """Plays in the environments of one pool, into one store."""
 
@@ -68,7 +71,7 @@ class Player:
         agent_for: AgentFor,
         at_once: int,
         done: Callable[[Attempt, Summary | None], object],
-        reward: Reward = well_formed(),
+        reward: Reward = STANDARD,
     ) -> None:
         """Play episodes, given by their first attempts. `done` sees each once, with its last attempt.
 

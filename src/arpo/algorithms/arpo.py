@@ -1,4 +1,4 @@
-"""ARPO, agentic replay policy optimisation (Lu et al. 2025, arXiv 2505.16282): GRPO in which a group that failed gets a past success.
+"""ARPO, agentic replay policy optimisation (Lu et al. 2025, arXiv 2505.16282): GRPO with success replay.
 
     where no member of a group solved its task, a random one gives way to one of the agent's own stored successes of
     that task, if there is any: so rewards differ, and the gradient does not vanish

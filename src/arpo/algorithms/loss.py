@@ -36,10 +36,10 @@ def clipped_surrogate(new: Tensor, tokens: Tokens, settings: AlgorithmConfig) ->
 
 def token_weights(tokens: Tokens, settings: AlgorithmConfig) -> Tensor:
     """What a token counts: trajectories alike, and in each its tokens alike; or all tokens alike."""
-    lengths = (
-        tokens.lengths if settings.normaliser == "trajectory" else torch.full_like(tokens.lengths, settings.length)
-    )
-    return 1.0 / (lengths * tokens.trajectories)
+    lengths = tokens.lengths
+    if settings.normaliser == "constant":
+        lengths = torch.full_like(lengths, settings.length)
+    return 1.0 / (lengths * tokens.trajectories).to(tokens.old.dtype)
 
 
 def importance(tokens: Tokens, settings: AlgorithmConfig) -> Tensor:

@@ -69,7 +69,7 @@ def loop_ms_a_step(env: str, size: tuple[int, int], tasks: list[Task], seed: int
     longest = (1 + max(task.max_steps for task in tasks)) * (image_tokens(*size) + 1024)
 
     def shown(task: Task, lease: Lease) -> Agent:
-        return Agent(_Shown(expert(task, lease), engine), dialect)
+        return Agent(_Shown(expert(task, lease), engine), dialect, Sampling())
 
     async def play(run: Run, seed: int) -> float:
         async with LocalPool(partial(make, env, size=size), AT_ONCE) as pool:
