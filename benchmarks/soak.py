@@ -32,7 +32,8 @@ from arpo.agent.actions import Finish, Type
 from arpo.agent.random_actions import random_action
 from arpo.config import EnvConfig
 from arpo.envs.base import make
-from arpo.envs.pool import Job, Lease, Pool
+from arpo.envs.base import Lease
+from arpo.envs.pool import LocalPool
 from arpo.errors import EnvError
 from arpo.types import Outcome, Task
 
@@ -158,7 +159,7 @@ async def soak(minutes: float, desktops: int, seed: int) -> dict[str, Any]:
         attempts[episode.outcome] += 1
         return episode
 
-    async with Pool(partial(make, "desktop", size=SIZE), desktops, settings) as pool:
+    async with LocalPool(partial(make, "desktop", size=SIZE), desktops, settings) as pool:
         killing = asyncio.create_task(kill_at_random(rng, killed))
         while time.monotonic() < deadline:
             jobs = [make_job(sum(begun.values()) + i, rng) for i in range(2 * desktops)]

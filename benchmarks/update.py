@@ -31,7 +31,7 @@ from arpo.envs.pocket.env import PocketEnv
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.command import run_training
-from arpo.training.learner import Learner
+from arpo.training.learner import LocalLearner
 
 UPDATES = 4
 SAMPLING = [
@@ -49,8 +49,8 @@ SAMPLING = [
 ]
 LEARNING = [
     (Run, "image", "screenshots read back"),
-    (Learner, "logprobs", "old log-probabilities"),
-    (Learner, "_forward", "forward"),
+    (LocalLearner, "logprobs", "old log-probabilities"),
+    (LocalLearner, "_forward", "forward"),
     (torch.Tensor, "backward", "backward"),
     (torch.nn.utils, "clip_grad_norm_", "optimiser"),
     (torch.optim.AdamW, "step", "optimiser"),
@@ -101,7 +101,7 @@ def main() -> None:
         watch.wrap(owner, name, what)
     laps: list[dict[str, float]] = []
     last: list[Any] = []
-    log, update = Run.log, Learner.update
+    log, update = Run.log, LocalLearner.update
 
     def log_too(self: Run, metrics: dict[str, Any]) -> None:
         laps.append(metrics | watch.seconds)
@@ -112,7 +112,7 @@ def main() -> None:
         last[:] = args
         return update(*args)
 
-    Run.log, Learner.update = log_too, update_too
+    Run.log, LocalLearner.update = log_too, update_too
     settings = [f"train.updates={UPDATES}", "eval.trials=1", "eval.held_out=0", *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as folder:
         run_training(load_config("pocket", [*settings, f"run_dir={Path(folder) / 'run'}"]))

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 import torch
 
-from arpo.agent.dialects import UITars
+from arpo.agent.dialects.uitars import UITars
+from arpo.agent.episode import Agent
+from arpo.agent.player import Player
 from arpo.beside import SMALL, beside
 from arpo.config import EvalConfig
 from arpo.engines import images, local, screens
@@ -24,7 +26,7 @@ from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.engines.scripted import byte_vocabulary, scripted
 from arpo.envs.images import decode
-from arpo.envs.pool import Pool
+from arpo.envs.pool import LocalPool
 from arpo.evaluation.run import evaluate
 from arpo.runs import store
 from arpo.runs.store import Run
@@ -89,10 +91,16 @@ async def move_on(work: Coroutine[Any, Any, Any], begun: threading.Event, moved:
 async def trial(size: tuple[int, int], run: Run) -> None:
     vocabulary = byte_vocabulary()
     dialect = UITars(vocabulary)
-    async with Pool(partial(FakeEnv, size), 1) as pool:
+    async with LocalPool(partial(FakeEnv, size), 1) as pool:
         expert = scripted("expert", dialect, vocabulary)
         task = make_task("press-1")
-        await evaluate(expert, dialect, [task], EvalConfig(trials=1, n_envs=1), pool=pool, run=run)
+        await evaluate(
+            lambda task, env: Agent(expert(task, env), dialect, Sampling()),
+            [task],
+            EvalConfig(trials=1, n_envs=1),
+            Player(pool, run),
+            run,
+        )
 
 
 @pytest.mark.usefixtures("fake_backend")

@@ -8,8 +8,8 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arpo.algorithms.base import METHODS
 from arpo.config import (
-    ALGORITHMS,
     Config,
     TasksConfig,
     known_keys,
@@ -85,7 +85,7 @@ REFUSED = {
     "seed=1.0": "seed=1.0: must be a whole number",
     "seed=-1": "seed=-1: must be at least 0",
     "agent.block=0": "agent.block=0: must be at least 1",
-    "agent.dialect=qwen": "agent.dialect=qwen: must be 'uitars'",
+    "agent.dialect=qwen": "agent.dialect=qwen: must be one of uitars",
     "agent.device=gpu": "agent.device=gpu: must be auto, cpu, cuda, cuda:N or mps",
     "agent.device=cuda:one": "agent.device=cuda:one: must be auto, cpu, cuda, cuda:N or mps",
     "agent.dtype=half": "agent.dtype=half: must be 'auto', 'float32' or 'bfloat16'",
@@ -191,7 +191,7 @@ def test_every_setting_is_documented_where_it_is_printed() -> None:
 
 def test_a_new_method_on_top_of_resolved_settings_is_that_method(tmp_path: Path) -> None:
     path = write(tmp_path, to_yaml(load_config(None, ["algorithm.name=arpo+", "algorithm.group=4"])))
-    for name in ALGORITHMS:
+    for name in METHODS:
         found = load_config(path, [f"algorithm.name={name}"]).algorithm
         assert found == load_config(None, [f"algorithm.name={name}", "algorithm.group=4"]).algorithm
 

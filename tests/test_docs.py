@@ -6,7 +6,8 @@ import json
 import re
 from pathlib import Path
 
-from arpo.config import ALGORITHMS, AlgorithmConfig
+from arpo.algorithms.base import METHODS
+from arpo.config import AlgorithmConfig
 from arpo.envs import listing
 
 ROOT = Path(__file__).parents[1]
@@ -47,8 +48,8 @@ def test_the_table_of_methods_is_what_the_settings_come_to() -> None:
     page = (ROOT / "docs" / "algorithms.md").read_text(encoding="utf-8")
     header, *rows = re.findall(r"^\| `(?:algorithm\.)?(\w*)` \| (.*) \|$", page, re.MULTILINE)
     methods = header[1].split(" | ")
-    assert methods == list(ALGORITHMS)
+    assert methods == list(METHODS)
     settings = {name: AlgorithmConfig.model_validate({"name": name}).model_dump(mode="json") for name in methods}
     for field, values in rows:
         assert values.split(" | ") == [json.dumps(settings[name][field]) for name in methods], field
-    assert {field for field, _ in rows} == {field for changed in ALGORITHMS.values() for field in changed}
+    assert {field for field, _ in rows} == {field for method in METHODS.values() for field in method.settings}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from arpo import cli
-from arpo.agent.dialects import flatten, make_dialect
+from arpo.agent.dialects.base import flatten, make_dialect
 from arpo.config import Config, load_config, presets
 from arpo.engines.checkpoint import BASE, load_checkpoint, own_prompt
 from arpo.engines.qwen import image_grid, spread

@@ -6,7 +6,7 @@ import pytest
 import tokenizers
 from vocabularies import QwenVocabulary, qwen_vocabulary, small_tokenizer, small_vocabulary
 
-from arpo.agent.dialects import UITars
+from arpo.agent.dialects.uitars import UITars
 from arpo.agent.vocabulary import Vocabulary
 
 

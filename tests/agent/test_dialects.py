@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 from vocabularies import QwenVocabulary
 
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
-from arpo.agent.dialects import PROMPT, SYSTEM, Conversation, UITars, flatten, make_dialect
+from arpo.agent.coordinates import Scaling
+from arpo.agent.dialects.base import Conversation, flatten, make_dialect
+from arpo.agent.dialects.uitars import PROMPT, SYSTEM, UITars
+from arpo.agent.grammar import format_action, format_reply
 from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
 from arpo.config import load_config
 from arpo.errors import ConfigError, ParseError
@@ -106,6 +109,11 @@ def test_a_vocabulary_without_image_tokens_is_refused(tokenizer_without_vision: 
 # Replies
 
 
+def written(thought: str, action: Action) -> str:
+    """A reply as text."""
+    return format_reply(thought, format_action(action, Scaling.of(*SCREEN).to_model))
+
+
 @pytest.mark.parametrize("end", ["", "<|im_end|>"])
 def test_a_reply_is_read_on_the_screen_that_it_answers(uitars: UITars, end: str) -> None:
     reply = f"Thought: t\nAction: click(start_box='<|box_start|>(966,546)<|box_end|>'){end}"
@@ -122,16 +130,16 @@ def test_a_written_reply_is_read_back_from_text_and_from_tokens(
 ) -> None:
     actions: tuple[Action, ...] = (Click(x, y), Scroll(x, y, "up"), Type(text), Finish(f"{EVIL}{text}"))
     for action in actions:
-        assert uitars.parse(uitars.format("I see.", action, SCREEN), SCREEN).action == action
-        decoded = vocabulary.decode(uitars.encode_reply("I see.", action, SCREEN))
+        assert uitars.parse(written("I see.", action), SCREEN).action == action
+        decoded = vocabulary.decode(uitars.format("I see.", action, SCREEN))
         if text.isascii():  # Qwen composes other letters first (NFC)
             assert uitars.parse(decoded, SCREEN).action == action
 
 
 def test_an_expert_reply_has_box_tokens_only_where_the_grammar_has_them(uitars: UITars, vocabulary: Vocabulary) -> None:
     box = vocabulary.special("<|box_start|>")
-    point = uitars.encode_reply("see <|box_start|>", Click(1, 2), SCREEN)
-    typed = uitars.encode_reply("see <|box_start|>", Type("<|box_start|><|im_end|>"), SCREEN)
+    point = uitars.format("see <|box_start|>", Click(1, 2), SCREEN)
+    typed = uitars.format("see <|box_start|>", Type("<|box_start|><|im_end|>"), SCREEN)
     assert point.count(box) == 1 and typed.count(box) == 0
     for ids in (point, typed):
         assert ids.count(uitars.stop) == 1 and ids[-1] == uitars.stop
@@ -139,8 +147,8 @@ def test_an_expert_reply_has_box_tokens_only_where_the_grammar_has_them(uitars: 
 
 def test_qwen_would_tokenise_an_expert_reply_in_the_same_way(qwen: QwenVocabulary) -> None:
     dialect = UITars(qwen)
-    text = dialect.format("I click.", Drag(1, 2, 3, 4), SCREEN) + "<|im_end|>"
-    assert dialect.encode_reply("I click.", Drag(1, 2, 3, 4), SCREEN) == tuple(qwen.tokenizer.encode(text))
+    text = written("I click.", Drag(1, 2, 3, 4)) + "<|im_end|>"
+    assert dialect.format("I click.", Drag(1, 2, 3, 4), SCREEN) == tuple(qwen.tokenizer.encode(text))
 
 
 # Contexts
@@ -150,12 +158,12 @@ def test_a_context_is_the_chat_form_of_qwen(qwen: QwenVocabulary) -> None:
     dialect = UITars(qwen)
     conversation, contexts = play(dialect, 1)
     context = conversation.observe(screenshot(1))
-    sampled = dialect.encode_reply("I wait.", Wait(), SCREEN)
+    sampled = dialect.format("I wait.", Wait(), SCREEN)
     flat = flatten(conversation.segments, [sampled], context, dialect.image_pad)
     image = "<|im_start|>user\n<|vision_start|><|image_pad|><|vision_end|><|im_end|>\n<|im_start|>assistant\n"
     text = (
         f"<|im_start|>system\n{SYSTEM}<|im_end|>\n<|im_start|>user\n{dialect.prompt('Rename it.')}<|im_end|>\n"
-        f"{image}{dialect.format('I wait.', Wait(), SCREEN)}<|im_end|>\n{image}"
+        f"{image}{written('I wait.', Wait())}<|im_end|>\n{image}"
     )
     assert qwen.decode(flat.ids) == text
     assert flat.ids == tuple(qwen.tokenizer.encode(text))
@@ -222,7 +230,7 @@ def test_old_screenshots_go_in_blocks_and_the_replies_stay(
 def test_a_dropped_screenshot_takes_its_message_along(qwen: QwenVocabulary) -> None:
     dialect = UITars(qwen, screenshots=1)
     conversation, contexts = play(dialect, 2)
-    replies = [dialect.encode_reply("I wait.", Wait(), SCREEN)] * 2
+    replies = [dialect.format("I wait.", Wait(), SCREEN)] * 2
     text = qwen.decode(flatten(conversation.segments, replies, contexts[1], dialect.image_pad).ids)
     assert text.endswith(
         "Rename it.<|im_end|>\n<|im_start|>assistant\nThought: I wait.\nAction: wait()<|im_end|>\n"

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 
 from arpo.agent.actions import Action, CallUser, Click, Fail, Finish, Hotkey, Wait
-from arpo.agent.dialects import UITars, flatten
-from arpo.agent.episode import run_episode
+from arpo.agent.dialects.base import flatten
+from arpo.agent.dialects.uitars import UITars
+from arpo.agent.episode import Agent, run_episode
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import byte_vocabulary
-from arpo.envs.pool import Pool
+from arpo.envs.pool import LocalPool
 from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError
-from arpo.types import Completion, Observation, Outcome, Provenance, Task, Trajectory
+from arpo.types import Attempt, Completion, Observation, Outcome, Provenance, Task, Trajectory
 from fake_env import BUTTON, FakeEnv, make_task
 
 VOCABULARY = byte_vocabulary()
@@ -44,7 +45,7 @@ class Puppet:
         if isinstance(reply, str):
             tokens = (*VOCABULARY.encode(reply), DIALECT.stop)
         else:
-            tokens = DIALECT.encode_reply("So.", reply, (96, 64))
+            tokens = DIALECT.format("So.", reply, (96, 64))
         finish = "stop"
         if len(tokens) > sampling.max_tokens:
             tokens, finish = tokens[: sampling.max_tokens], "length"
@@ -104,48 +105,36 @@ async def episode(
     async def kept(observation: Observation) -> None:
         keep(observation)
 
-    async with Pool(lambda: env or FakeEnv(), 1).lease() as lease:
-        return await run_episode(
-            task or make_task("press-1"),
-            lease,
-            engine,
-            dialect,
-            Sampling(max_tokens=max_tokens),
-            env_seed=1,
-            sample_seed=2,
-            trajectory_id="it",
-            attempt=0,
-            provenance=Provenance("rollout", "r", 0),
-            images=kept,
-        )
+    async with LocalPool(lambda: env or FakeEnv(), 1).lease() as lease:
+        agent = Agent(engine, dialect, Sampling(max_tokens=max_tokens))
+        attempt = Attempt(task or make_task("press-1"), 0, "it", 0, 1, 2, Provenance("rollout", "r", 0))
+        return await run_episode(attempt, lease, agent, kept)
 
 
 @pytest.mark.parametrize(
-    ("replies", "outcome", "score", "reward"),
+    ("replies", "outcome", "score"),
     [
-        ((PRESS, Finish()), Outcome.FINISHED, 1.0, 1.0),
-        ((Finish(),), Outcome.FINISHED, 0.0, 0.0),
-        ((PRESS, Fail()), Outcome.GAVE_UP, 0.0, 0.0),
-        ((PRESS, CallUser()), Outcome.ASKED_USER, 1.0, 1.0),
-        ((PRESS, Wait(), Wait(), Wait(), Wait()), Outcome.STEP_LIMIT, 1.0, 1.0),
-        ((Wait(),) * 5, Outcome.STEP_LIMIT, 0.0, 0.0),
-        (("I do not know.",), Outcome.UNPARSABLE, 0.0, -1.0),
-        ((PRESS, "Action: dance()"), Outcome.UNPARSABLE, 1.0, 0.0),
-        ((PRESS, Hotkey(("f9",))), Outcome.UNPARSABLE, 1.0, 0.0),
-        ((PRESS, "Action: wait() " + "and so on " * 60), Outcome.CUT_OFF, 1.0, 0.0),
-        ((PRESS, ContextTooLong("4097 tokens")), Outcome.CONTEXT_LIMIT, 1.0, 1.0),
-        ((ContextTooLong("4097 tokens"),), Outcome.CONTEXT_LIMIT, 0.0, 0.0),
-        ((PRESS, EngineError("out of memory")), Outcome.ENGINE_ERROR, None, None),
-        ((PRESS, asyncio.CancelledError()), Outcome.CANCELLED, None, None),
+        ((PRESS, Finish()), Outcome.FINISHED, 1.0),
+        ((Finish(),), Outcome.FINISHED, 0.0),
+        ((PRESS, Fail()), Outcome.GAVE_UP, 0.0),
+        ((PRESS, CallUser()), Outcome.ASKED_USER, 1.0),
+        ((PRESS, Wait(), Wait(), Wait(), Wait()), Outcome.STEP_LIMIT, 1.0),
+        ((Wait(),) * 5, Outcome.STEP_LIMIT, 0.0),
+        (("I do not know.",), Outcome.UNPARSABLE, 0.0),
+        ((PRESS, "Action: dance()"), Outcome.UNPARSABLE, 1.0),
+        ((PRESS, Hotkey(("f9",))), Outcome.UNPARSABLE, 1.0),
+        ((PRESS, "Action: wait() " + "and so on " * 60), Outcome.CUT_OFF, 1.0),
+        ((PRESS, ContextTooLong("4097 tokens")), Outcome.CONTEXT_LIMIT, 1.0),
+        ((ContextTooLong("4097 tokens"),), Outcome.CONTEXT_LIMIT, 0.0),
+        ((PRESS, EngineError("out of memory")), Outcome.ENGINE_ERROR, None),
+        ((PRESS, asyncio.CancelledError()), Outcome.CANCELLED, None),
     ],
 )
-def test_every_end_has_its_outcome_score_and_reward(
-    replies: tuple[Reply, ...], outcome: Outcome, score: float | None, reward: float | None
-) -> None:
+def test_every_end_has_its_outcome_and_score(replies: tuple[Reply, ...], outcome: Outcome, score: float | None) -> None:
     engine = Puppet(*replies)
     trajectory = play(engine)
-    assert (trajectory.outcome, trajectory.score, trajectory.reward) == (outcome, score, reward)
-    assert engine.released == ["it"]
+    assert (trajectory.outcome, trajectory.score, trajectory.reward) == (outcome, score, score)
+    assert engine.released == ["it-0"]
     assert len(trajectory.steps) == sum(not isinstance(reply, BaseException) for reply in replies)
 
 
@@ -156,7 +145,7 @@ def test_a_machine_that_dies_is_never_scored(where: str, steps: int) -> None:
     assert (trajectory.outcome, trajectory.score, trajectory.reward) == (Outcome.ENV_ERROR, None, None)
     assert len(trajectory.steps) == steps
     assert (trajectory.start == "") == (where == "reset")
-    assert engine.released == ["it"]
+    assert engine.released == ["it-0"]
 
 
 def test_giving_up_is_right_on_an_infeasible_task_and_the_step_limit_is_not_giving_up() -> None:
@@ -222,14 +211,14 @@ def test_a_cancelled_episode_releases_its_session_and_hands_back_what_it_has() -
 
     engine = Slow(PRESS, Finish())
     trajectory = asyncio.run(cancel(engine))
-    assert (trajectory.outcome, len(trajectory.steps), engine.released) == (Outcome.CANCELLED, 1, ["it"])
+    assert (trajectory.outcome, len(trajectory.steps), engine.released) == (Outcome.CANCELLED, 1, ["it-0"])
 
 
 def test_a_bug_is_not_an_outcome_but_still_releases_the_session() -> None:
     engine = Puppet(ZeroDivisionError())
     with pytest.raises(ZeroDivisionError):
         play(engine)
-    assert engine.released == ["it"]
+    assert engine.released == ["it-0"]
 
 
 def test_an_engine_that_dies_in_the_release_does_not_cost_the_episode() -> None:

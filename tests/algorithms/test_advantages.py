@@ -10,13 +10,35 @@ from attempts import attempt, group
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from arpo.algorithms.advantages import advantages, failed, informative, normalised, spread
+from arpo.algorithms.advantages import failed as failed_below
+from arpo.algorithms.advantages import normalised
+from arpo.algorithms.base import make_algorithm
 from arpo.config import AlgorithmConfig
-from arpo.types import Outcome, Trajectory
+from arpo.training.metrics import episode_metrics
+from arpo.types import Group, Outcome, Trajectory
 
 ARPO = AlgorithmConfig()
 UNPARSABLE, CUT_OFF = Outcome.UNPARSABLE, Outcome.CUT_OFF
 ONE_OF_EIGHT = (0.0, 0.0, 1.0, 0.0, 0.0, 0.0, 0.0, 0.0)
+
+
+def advantages(whole: Group, settings: AlgorithmConfig) -> list[float]:
+    """Of each trajectory what its one token is worth."""
+    return [
+        credit.advantages[0] if credit.advantages else 0.0 for credit in make_algorithm(settings, 0).advantages(whole)
+    ]
+
+
+def informative(whole: Group, settings: AlgorithmConfig) -> bool:
+    return make_algorithm(settings, 0).accept(whole)
+
+
+def failed(whole: Group, settings: AlgorithmConfig) -> bool:
+    return failed_below(whole, settings.solved)
+
+
+def spread(whole: Group) -> float:
+    return episode_metrics([], [whole], [whole], 1.0)["spread"]
 
 
 def replayed(trajectory: Trajectory) -> Trajectory:

@@ -12,7 +12,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from arpo.algorithms.loss import Tokens, importance, policy_loss
+from arpo.algorithms.base import Tokens
+from arpo.algorithms.loss import clipped_surrogate, importance
 from arpo.config import AlgorithmConfig
 
 
@@ -24,17 +25,24 @@ class Batch:
     old: list[float]
     sampler: list[float]
     advantages: list[float]
-    weights: list[float]
+    lengths: list[int]
     replayed: list[bool]
     stale: list[bool]
     sequence: list[int]
+    trajectories: int = 1
+
+    @property
+    def weights(self) -> list[float]:
+        return [1 / (length * self.trajectories) for length in self.lengths]
 
     def tokens(self, dtype: torch.dtype = torch.float64) -> Tokens:
         return Tokens(
             sampler=torch.tensor(self.sampler, dtype=dtype),
             old=torch.tensor(self.old, dtype=dtype),
             advantages=torch.tensor(self.advantages, dtype=dtype),
-            weights=torch.tensor(self.weights, dtype=dtype),
+            returns=torch.tensor([], dtype=dtype),
+            lengths=torch.tensor(self.lengths),
+            trajectories=self.trajectories,
             replayed=torch.tensor(self.replayed, dtype=torch.bool),
             stale=torch.tensor(self.stale, dtype=torch.bool),
             sequence=torch.tensor(self.sequence, dtype=torch.int64),
@@ -68,20 +76,20 @@ def slow_loss(new: list[float], batch: Batch, config: AlgorithmConfig) -> float:
         gain = min(ratio * advantage, nearby * advantage)
         if advantage < 0 and config.dual_clip is not None:
             gain = max(gain, config.dual_clip * advantage)
-        loss -= batch.weights[i] * weight * gain
+        loss -= weight * gain * batch.weights[i]
     return loss
 
 
 def fast(batch: Batch, config: AlgorithmConfig) -> tuple[float, list[bool], list[float]]:
     """Loss, clipped flags, gradient."""
     new = torch.tensor(batch.new, dtype=torch.float64, requires_grad=True)
-    loss, clipped = policy_loss(new, batch.tokens(), config)
-    (gradient,) = torch.autograd.grad(loss, new)
-    return loss.item(), clipped.tolist(), gradient.tolist()
+    loss = clipped_surrogate(new, batch.tokens(), config)
+    (gradient,) = torch.autograd.grad(loss.total, new)
+    return loss.total.item(), loss.clipped.tolist(), gradient.tolist()
 
 
 def one_token(ratio: float, advantage: float, **setting: Any) -> tuple[float, list[bool], list[float]]:
-    batch = Batch([math.log(ratio) - 1.0], [-1.0], [-1.0], [advantage], [1.0], [False], [False], [0])
+    batch = Batch([math.log(ratio) - 1.0], [-1.0], [-1.0], [advantage], [1], [False], [False], [0])
     return fast(batch, AlgorithmConfig(**setting))
 
 
@@ -89,7 +97,7 @@ def replayed_at(*ratios: float, sequence: list[int] | None = None) -> Batch:
     """Replayed tokens at these ratios of old to sampler, with an advantage of 1 and no step made yet."""
     n = len(ratios)
     old = [math.log(ratio) - 2.0 for ratio in ratios]
-    return Batch(old, old, [-2.0] * n, [1.0] * n, [1.0] * n, [True] * n, [True] * n, sequence or [0] * n)
+    return Batch(old, old, [-2.0] * n, [1.0] * n, [1] * n, [True] * n, [True] * n, sequence or [0] * n)
 
 
 configs = st.builds(
@@ -120,13 +128,14 @@ def batches(draw: st.DrawFn) -> Batch:
         old=old,
         sampler=[value + step for value, step in zip(old, numbers(-1, 1), strict=True)],
         advantages=[sign * size for sign, size in zip(signs, numbers(0.125, 3), strict=True)],
-        weights=numbers(0.0625, 1),
+        lengths=draw(st.lists(st.integers(1, 16), min_size=n, max_size=n)),
         replayed=[flag for flag, length in zip(replayed, lengths, strict=True) for _ in range(length)],
         stale=[flag for flag, length in zip(stale, lengths, strict=True) for _ in range(length)],
         sequence=[number for number, length in enumerate(lengths) for _ in range(length)],
     )
     order = draw(st.permutations(range(n)))  # tokens of a sequence need not be neighbours
-    return Batch(*([column[i] for i in order] for column in vars(batch).values()))
+    columns = ([column[i] for i in order] for column in vars(batch).values() if isinstance(column, list))
+    return Batch(*columns, trajectories=draw(st.integers(1, 9)))
 
 
 def near_a_corner(batch: Batch, config: AlgorithmConfig) -> bool:
@@ -154,7 +163,7 @@ def test_the_loss_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfig)
     assume(not near_rejection(batch, config))
     expected = slow_loss(batch.new, batch, config)
     assert fast(batch, config)[0] == pytest.approx(expected, rel=1e-9, abs=1e-9)
-    single = policy_loss(torch.tensor(batch.new), batch.tokens(torch.float32), config)[0]
+    single = clipped_surrogate(torch.tensor(batch.new), batch.tokens(torch.float32), config).total
     assert single.dtype == torch.float32
     assert single.item() == pytest.approx(expected, rel=1e-4, abs=1e-4)
 
@@ -245,11 +254,13 @@ def test_dual_clip_leaves_good_tokens_alone(ratio: float) -> None:
     assert one_token(ratio, 2.0, dual_clip=3.0) == one_token(ratio, 2.0)
 
 
-def test_weights_multiply_and_tokens_add_up() -> None:
-    batch = Batch([-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [3.0, -2.0], [0.25, 0.5], [False] * 2, [False] * 2, [0, 1])
+def test_trajectories_count_alike_and_so_do_the_tokens_of_each() -> None:
+    batch = Batch([-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [3.0, -2.0], [2, 1], [False] * 2, [False] * 2, [0, 1], 2)
     loss, _, gradient = fast(batch, AlgorithmConfig())
     assert loss == pytest.approx(-0.75 + 1.0)
     assert gradient == pytest.approx([-0.75, 1.0])
+    _, _, gradient = fast(batch, AlgorithmConfig(normaliser="constant", length=10))
+    assert gradient == pytest.approx([-0.15, 0.1])
 
 
 # Importance
@@ -314,8 +325,9 @@ def test_the_loss_is_that_of_verl() -> None:
     new = (old + torch.randn(n, dtype=torch.float64)).requires_grad_()
     config = AlgorithmConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
     none = torch.zeros(n, dtype=torch.int64)
-    tokens = Tokens(old, old, advantages, torch.full_like(old, 1 / n), none.bool(), none.bool(), none)
-    ours, clipped = policy_loss(new, tokens, config)
+    tokens = Tokens(old, old, advantages, old[:0], torch.full_like(none, n), 1, none.bool(), none.bool(), none)
+    loss = clipped_surrogate(new, tokens, config)
+    ours, clipped = loss.total, loss.clipped
     theirs, above, _, below = verl.compute_policy_loss(
         old[None],
         new[None],

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from attempts import attempt, group
 
-from arpo.algorithms.advantages import advantages
+from arpo.algorithms.advantages import group_advantages
+from arpo.algorithms.base import METHODS, make_algorithm
 from arpo.algorithms.replay import Replay
-from arpo.config import ALGORITHMS, AlgorithmConfig
+from arpo.config import AlgorithmConfig
+from arpo.errors import ConfigError
 from arpo.types import Completion, Group, Outcome, Trajectory
 
 FAILED = group(*[0.0] * 8)
@@ -74,17 +76,27 @@ def test_a_group_is_filled_with_a_success_of_its_own_task_or_not_at_all() -> Non
     assert c == groups[2]
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize("name", METHODS)
 def test_the_name_of_the_algorithm_decides_about_replay(name: str) -> None:
-    (found,) = with_successes(0, name=name).fill([FAILED], 1, load)
-    assert (found != FAILED) == (name in ("arpo", "arpo+"))
+    algorithm = make_algorithm(AlgorithmConfig(name=name), 0)
+    algorithm.remember([group(0.0, attempt("s0", 1.0))], 0)
+    (filled,) = algorithm.fill([FAILED], 1, load)
+    assert (filled != FAILED) == (name in ("arpo", "arpo+"))
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_a_method_without_replay_does_not_silently_go_without(name: str) -> None:
+    with pytest.raises(ConfigError, match=f"^algorithm.replay=true: {name} has no replay; arpo is grpo with it$"):
+        make_algorithm(AlgorithmConfig(name=f"{name}:replay=true"), 0)
 
 
 def test_replay_can_be_switched_off_by_itself() -> None:
     def refuse(name: str) -> Trajectory:
         raise AssertionError(f"{name} is not needed")
 
-    assert with_successes(0, replay=False).fill([FAILED], 1, refuse) == [FAILED]
+    algorithm = make_algorithm(AlgorithmConfig(name="arpo", replay=False), 0)
+    algorithm.remember([group(0.0, attempt("s0", 1.0))], 0)
+    assert algorithm.fill([FAILED], 1, refuse) == [FAILED]
 
 
 # Whose place
@@ -129,7 +141,7 @@ def test_a_replayed_success_says_where_it_comes_from() -> None:
     assert found.provenance == dataclasses.replace(success.provenance, source="replay", replayed_from="s0")
     assert found.id == f"t-{place}-replay"  # an own name, so that it is weighted and shown by itself
     assert dataclasses.replace(found, id="s0", provenance=success.provenance) == success
-    assert round(advantages(filled, AlgorithmConfig())[place], 2) == 2.65
+    assert round(group_advantages(filled)[place], 2) == 2.65
 
 
 # What is kept
@@ -241,7 +253,7 @@ def test_what_is_very_old_is_still_replayed() -> None:
 @pytest.mark.parametrize("settings", [{}, {"name": "arpo+"}, {"replay_size": 2}])
 def test_a_restored_replay_makes_the_same_choices(settings: dict[str, Any]) -> None:
     replay = with_successes(0, 1, 2, 5, **settings)
-    restored = Replay(replay.config, 0)
+    restored = Replay(replay.settings, 0)
     restored.restore(json.loads(json.dumps(replay.state())))
     later: Callable[[Replay], list[Group]] = lambda one: drawn(one, range(6, 60))  # noqa: E731
     assert later(restored) == later(replay)

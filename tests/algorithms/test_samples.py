@@ -9,7 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arpo.agent.actions import Wait
-from arpo.agent.dialects import UITars, flatten
+from arpo.agent.dialects.base import flatten
+from arpo.agent.dialects.uitars import UITars
+from arpo.algorithms.base import Credit
+from arpo.algorithms.grpo import for_every_token
 from arpo.engines.scripted import byte_vocabulary
 from arpo.training.samples import to_samples
 from arpo.types import Completion, Group, Observation, Outcome, Provenance, Sample, Step, Trajectory
@@ -54,7 +57,7 @@ def play(
 
 
 def samples_of(trajectory: Trajectory, advantage: float = 0.5) -> list[Sample]:
-    return to_samples(Group("t", (trajectory,)), [advantage], PAD)
+    return to_samples(group := Group("t", (trajectory,)), for_every_token(group, [advantage]), PAD)
 
 
 def trained(sample: Sample) -> list[int]:
@@ -168,14 +171,14 @@ def test_earlier_replies_are_shown_again_but_not_trained_again() -> None:
 
 def test_a_group_is_its_members_in_order_without_those_that_have_no_advantage() -> None:
     members = tuple(play(FULL, [completion(0, 2), completion(1, 3)], name) for name in "abc")
-    found = to_samples(Group("t", members), [2.65, 0.0, -0.38], PAD)
+    found = to_samples(Group("t", members), for_every_token(Group("t", members), [2.65, 0.0, -0.38]), PAD)
     assert [(sample.trajectory_id, set(sample.advantages)) for sample in found] == [("a", {2.65}), ("c", {-0.38})]
-    assert to_samples(Group("t", members), [0.0, 0.0, 0.0], PAD) == []
+    assert to_samples(Group("t", members), for_every_token(Group("t", members), [0.0, 0.0, 0.0]), PAD) == []
 
 
 def test_every_member_needs_an_advantage() -> None:
     with pytest.raises(ValueError, match="zip"):
-        to_samples(Group("t", (play(FULL, [completion(0, 2)]),)), [1.0, 1.0], PAD)
+        to_samples(Group("t", (play(FULL, [completion(0, 2)]),)), [Credit([1.0, 1.0])] * 2, PAD)
 
 
 @pytest.mark.parametrize("origin", [None, "u3-a"])
@@ -202,3 +205,16 @@ def test_a_sample_is_as_old_as_its_oldest_token() -> None:
     assert whole.version == 3
     parts = samples_of(play(UITars(VOCABULARY, screenshots=2, block=2), replies))
     assert [part.version for part in parts] == [3, 4]
+
+
+def test_each_token_has_the_advantage_and_the_return_that_its_algorithm_gave_it() -> None:
+    """Old screenshots are dropped, so that the trajectory is several samples."""
+    lengths = [2, 3, 1, 2]
+    trajectory = play(UITars(VOCABULARY, screenshots=2), [completion(step, n) for step, n in enumerate(lengths)])
+    advantages, returns = [float(i) for i in range(8)], [float(-i) for i in range(8)]
+    samples = to_samples(Group("t", (trajectory,)), [Credit(advantages, returns)], PAD)
+    assert len(samples) > 1
+    assert [value for sample in samples for value in sample.advantages] == advantages
+    assert [value for sample in samples for value in sample.returns] == returns
+    with pytest.raises(ValueError, match="8 sampled tokens, 8 log-probabilities, 7 advantages"):
+        to_samples(Group("t", (play(FULL, [completion(0, 8)]),)), [Credit(advantages[:7])], PAD)

@@ -42,8 +42,8 @@ def peer(bench: Bench, tiny_folder: Path, tmp_path: Path) -> Peer:
 def test_what_is_learned_is_what_was_sampled(bench: Bench, played: list[Episode]) -> None:
     samples = bench._samples(played)
     assert [sum(one.sampled) for one in samples] == [TURNS * TOKENS] * EPISODES
-    bench._show(played)
-    for one, values in zip(samples, bench.learner.logprobs(samples), strict=True):
+    screens = {screen.hash: screen for episode in played for screen in episode.screens}
+    for one, values in zip(samples, bench.learner.logprobs(samples, screens), strict=True):
         torch.testing.assert_close(values, torch.tensor(one.logprobs), atol=1e-4, rtol=0.0)
 
 

@@ -10,11 +10,11 @@ from bad_env import BadEnv, bad_task
 
 from arpo.agent.actions import Wait
 from arpo.config import EnvConfig
-from arpo.envs.pool import Pool
+from arpo.envs.pool import LocalPool
 
 
 async def use(doing: str, ending: str) -> None:
-    async with Pool(BadEnv, 1, EnvConfig(workers=2)) as pool, pool.lease() as one, pool.lease() as other:
+    async with LocalPool(BadEnv, 1, EnvConfig(workers=2)) as pool, pool.lease() as one, pool.lease() as other:
         await one.reset(bad_task(step="hang"), 0)
         await other.reset(bad_task(), 0)
         hanging = asyncio.create_task(one.step(Wait())) if doing == "hang" else None

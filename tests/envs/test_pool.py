@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import logging
 import os
 import signal
@@ -21,9 +20,9 @@ from arpo.agent.actions import Click, Finish, Wait
 from arpo.config import EnvConfig
 from arpo.envs.base import Env
 from arpo.envs.pocket import PocketEnv
-from arpo.envs.pool import Job, Lease, Pool, make_pool
-from arpo.errors import ActionError, ArpoError, ConfigError, EngineError, EnvError, TaskError
-from arpo.types import Observation, Outcome, Task
+from arpo.envs.pool import LocalPool, Place, make_pool
+from arpo.errors import ActionError, ArpoError, ConfigError, EnvError, TaskError
+from arpo.types import Observation, Task
 from fake_env import BUTTON, FakeEnv, make_task
 
 APART = EnvConfig(workers=1)
@@ -55,12 +54,12 @@ def no_worker_is_left() -> Iterator[None]:
     assert children(os.getpid()) == set()
 
 
-def impatient(env: Lease, **limits: float) -> None:
+def impatient(env: Place, **limits: float) -> None:
     """Shorten limits of one that is running already: a start has the limit of a reset, and takes longer."""
     env._settings = env._settings.model_copy(update=limits)
 
 
-async def solve(env: Lease, task: Task) -> float:
+async def solve(env: Place, task: Task) -> float:
     await env.reset(task, 0)
     await env.step(Click(*BUTTON))
     await env.step(Finish())
@@ -73,7 +72,7 @@ async def solve(env: Lease, task: Task) -> float:
 @KINDS
 def test_a_lease_does_what_the_environment_does(settings: EnvConfig) -> None:
     async def use() -> tuple[list[Observation], float]:
-        async with Pool(FakeEnv, 1, settings) as pool, pool.lease() as env:
+        async with LocalPool(FakeEnv, 1, settings) as pool, pool.lease() as env:
             assert env.size == (96, 64)
             seen = [await env.reset(make_task("press-1"), 4), await env.step(Click(*BUTTON)), await env.step(Finish())]
             return seen, await env.score()
@@ -92,7 +91,7 @@ def test_what_the_agent_or_the_task_did_wrong_comes_as_it_is_and_costs_no_enviro
     settings: EnvConfig, task: Task, error: type[ArpoError]
 ) -> None:
     async def use() -> None:
-        async with Pool(BadEnv, 1, settings) as pool, pool.lease() as env:
+        async with LocalPool(BadEnv, 1, settings) as pool, pool.lease() as env:
             await env.reset(task, 0)
             workers = children(os.getpid())
             with pytest.raises(error, match=r"^\(500, 0\) is off the 96x64 screen$|^there is no such page$"):
@@ -144,7 +143,7 @@ async def break_and_go_on(settings: EnvConfig, task: Task, reason: str) -> None:
         made.append(BadEnv())
         return made[-1]
 
-    async with Pool(BadEnv if settings.workers else make, 1, settings) as pool:
+    async with LocalPool(BadEnv if settings.workers else make, 1, settings) as pool:
         async with pool.lease() as env:
             assert await solve(env, make_task("press-2")) == 1.0
             before = children(os.getpid())
@@ -169,7 +168,7 @@ def test_what_a_hanging_environment_started_ends_with_it() -> None:
         return {line.split()[0] for line in listed.splitlines() if "sleep 3600" in line}
 
     async def use() -> None:
-        async with Pool(BadEnv, 1, APART) as pool, pool.lease() as env:
+        async with LocalPool(BadEnv, 1, APART) as pool, pool.lease() as env:
             await env.reset(bad_task(step="hang with a child"), 0)
             (worker,) = children(os.getpid())
             step = asyncio.create_task(env.step(Wait()))
@@ -185,7 +184,7 @@ def test_what_a_hanging_environment_started_ends_with_it() -> None:
 
 def test_an_environment_that_failed_but_still_answers_is_closed_before_its_process_ends(tmp_path: Path) -> None:
     async def use() -> None:
-        async with Pool(partial(Untidy, tmp_path / "told"), 1, APART) as pool, pool.lease() as env:
+        async with LocalPool(partial(Untidy, tmp_path / "told"), 1, APART) as pool, pool.lease() as env:
             await env.reset(make_task("press-1"), 0)
             with pytest.raises(EnvError, match="the display is gone"):
                 await env.step(Wait())
@@ -198,7 +197,7 @@ def test_a_slow_environment_keeps_nobody_else_waiting(tmp_path: Path) -> None:
     """The one goes on only when the other has."""
 
     async def use() -> None:
-        async with Pool(BadEnv, 1, EnvConfig(workers=2)) as pool, pool.lease() as slow, pool.lease() as other:
+        async with LocalPool(BadEnv, 1, EnvConfig(workers=2)) as pool, pool.lease() as slow, pool.lease() as other:
             await slow.reset(bad_task(step=f"wait for:{tmp_path / 'file'}"), 0)
             step = asyncio.create_task(slow.step(Click(*BUTTON)))
             assert await solve(other, make_task("press-2")) == 1.0
@@ -212,7 +211,7 @@ def test_a_slow_environment_keeps_nobody_else_waiting(tmp_path: Path) -> None:
 
 def test_an_answer_that_came_while_this_process_was_busy_itself_is_in_time(tmp_path: Path) -> None:
     async def use() -> None:
-        async with Pool(partial(Noisy, (1200, 900)), 1, APART) as pool, pool.lease() as env:
+        async with LocalPool(partial(Noisy, (1200, 900)), 1, APART) as pool, pool.lease() as env:
             await env.reset(bad_task(step=f"wait for:{tmp_path / 'file'}"), 0)
             impatient(env, step_s=0.3)
             step = asyncio.create_task(env.step(Click(*BUTTON)))
@@ -233,7 +232,7 @@ def test_no_more_environments_than_places(settings: EnvConfig) -> None:
     held = 0
     most = 0
 
-    async def user(pool: Pool) -> None:
+    async def user(pool: LocalPool) -> None:
         nonlocal held, most
         async with pool.lease() as env:
             held += 1
@@ -243,7 +242,7 @@ def test_no_more_environments_than_places(settings: EnvConfig) -> None:
             held -= 1
 
     async def use() -> None:
-        async with Pool(FakeEnv, 2, settings) as pool:
+        async with LocalPool(FakeEnv, 2, settings) as pool:
             await asyncio.gather(*(user(pool) for _ in range(7)))
 
     asyncio.run(use())
@@ -252,7 +251,7 @@ def test_no_more_environments_than_places(settings: EnvConfig) -> None:
 
 def test_a_lease_comes_back_when_its_user_is_cancelled_in_the_middle_of_a_call() -> None:
     async def use() -> None:
-        async with Pool(BadEnv, 1, APART) as pool:
+        async with LocalPool(BadEnv, 1, APART) as pool:
 
             async def hang() -> None:
                 async with pool.lease() as env:
@@ -278,7 +277,7 @@ def test_a_lease_comes_back_when_its_user_is_cancelled_in_the_middle_of_a_call()
 
 def test_a_lease_comes_back_when_its_user_is_cancelled_while_it_is_started() -> None:
     async def use() -> None:
-        async with Pool(BadEnv, 1, APART) as pool:
+        async with LocalPool(BadEnv, 1, APART) as pool:
 
             async def hold() -> None:
                 async with pool.lease():
@@ -299,7 +298,7 @@ def test_a_lease_comes_back_when_its_user_is_cancelled_while_it_is_started() -> 
 
 def test_a_worker_that_dies_while_nobody_uses_it_is_replaced_unnoticed() -> None:
     async def use() -> None:
-        async with Pool(BadEnv, 1, APART) as pool:
+        async with LocalPool(BadEnv, 1, APART) as pool:
             async with pool.lease() as env:
                 assert await solve(env, make_task("press-1")) == 1.0
             (worker,) = children(os.getpid())
@@ -342,7 +341,7 @@ def test_where_no_environment_can_be_started_everybody_hears_so(
     settings: EnvConfig, error: Exception | None, reason: str
 ) -> None:
     async def use() -> list[BaseException | None]:
-        async with Pool(partial(Stillborn, error), 2, settings) as pool:
+        async with LocalPool(partial(Stillborn, error), 2, settings) as pool:
 
             async def user() -> None:
                 async with pool.lease():
@@ -365,7 +364,7 @@ def test_a_place_is_closed_after_three_failed_starts_while_another_works(caplog:
         return FakeEnv()
 
     async def use() -> list[float]:
-        async with Pool(make, 3) as pool:
+        async with LocalPool(make, 3) as pool:
 
             async def user() -> float:
                 async with pool.lease() as env:
@@ -390,7 +389,7 @@ def test_failed_starts_close_a_place_only_where_they_come_in_a_row() -> None:
         return BadEnv()
 
     async def use() -> None:
-        async with Pool(make, 1) as pool:
+        async with LocalPool(make, 1) as pool:
             for _ in range(4):
                 async with pool.lease() as env:
                     with pytest.raises(EnvError, match="display"):
@@ -399,139 +398,27 @@ def test_failed_starts_close_a_place_only_where_they_come_in_a_row() -> None:
     asyncio.run(use())
 
 
-# Episodes
-
-
-PRESS = [make_task(f"press-{i}") for i in range(3)]
-
-
-@dataclasses.dataclass(frozen=True)
-class Result:
-    job: Job
-    outcome: Outcome
-
-    @property
-    def name(self) -> str:
-        return f"{self.job.task.id}-{self.job.index}-{self.job.attempt}"
-
-
-@dataclasses.dataclass
-class Play:
-    """Plays jobs in a pool and remembers: what was attempted, and what each episode came to in the end."""
-
-    pool: Pool
-    outcome: Callable[[Job], Outcome] = lambda job: Outcome.FINISHED
-    stored: tuple[Result, ...] = ()
-    attempts: list[str] = dataclasses.field(default_factory=list)
-    ends: dict[str, Outcome | None] = dataclasses.field(default_factory=dict)
-
-    def __call__(self, jobs: list[Job]) -> Play:
-        asyncio.run(self.pool.play(jobs, 2, stored=self.look_up, attempt=self.attempt, done=self.done))
-        return self
-
-    def look_up(self, job: Job) -> Result | None:
-        name = Result(job, Outcome.FINISHED).name
-        return next((result for result in self.stored if result.name == name), None)
-
-    async def attempt(self, env: Lease, job: Job) -> Result:
-        result = Result(job, self.outcome(job))
-        self.attempts.append(result.name)
-        assert await solve(env, job.task) == 1.0
-        return result
-
-    def done(self, job: Job, result: Result | None) -> None:
-        name = f"{job.task.id}-{job.index}"
-        assert name not in self.ends
-        self.ends[name] = None if result is None else result.outcome
-
-
-def test_who_still_plays_when_the_pool_is_closed_is_stopped() -> None:
+def test_who_still_has_a_lease_when_the_pool_is_closed_is_stopped() -> None:
     ends: list[str] = []
 
-    async def attempt(env: Lease, job: Job) -> Result:
-        try:
-            await asyncio.Event().wait()
-        finally:
-            ends.append("stopped" if env.alive else "used what was closed")
-        raise AssertionError
+    async def use_for_ever(pool: LocalPool) -> None:
+        async with pool.lease() as env:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                ends.append("stopped" if env.alive else "used what was closed")
 
-    async def use() -> asyncio.Task[None]:
-        async with Pool(FakeEnv, 2) as pool:
-            jobs = [Job(task, 0) for task in PRESS]
-            playing = asyncio.create_task(
-                pool.play(jobs, 2, stored=lambda job: None, attempt=attempt, done=lambda job, result: None)
-            )
+    async def use() -> list[asyncio.Task[None]]:
+        async with LocalPool(FakeEnv, 2) as pool:
+            users = [asyncio.create_task(use_for_ever(pool)) for _ in range(3)]
             await asyncio.sleep(0.01)
-        return playing
+        await asyncio.wait(users)
+        return users
 
-    assert asyncio.run(use()).cancelled()
+    first, second, third = asyncio.run(use())
+    assert first.cancelled() and second.cancelled()
+    assert str(third.exception()) == "there is no environment any more: the pool is closed"
     assert ends == ["stopped"] * 2
-
-
-@pytest.mark.parametrize("outcome", [Outcome.ENV_ERROR, Outcome.ENGINE_ERROR])
-def test_three_attempts_where_machines_fail(outcome: Outcome) -> None:
-    play = Play(Pool(FakeEnv, 2), lambda job: outcome if job.task == PRESS[1] else Outcome.FINISHED)
-    play([Job(task, 0) for task in PRESS])
-    assert sorted(play.attempts) == ["press-0-0-0", "press-1-0-0", "press-1-0-1", "press-1-0-2", "press-2-0-0"]
-    assert play.ends == {"press-0-0": Outcome.FINISHED, "press-1-0": outcome, "press-2-0": Outcome.FINISHED}
-
-
-def test_what_is_stored_is_not_played_again_and_what_failed_is_tried_three_times_more() -> None:
-    stored = (
-        Result(Job(PRESS[0], 0), Outcome.ENV_ERROR),
-        Result(Job(PRESS[1], 0), Outcome.GAVE_UP),
-        *(Result(Job(PRESS[2], index, attempt), Outcome.ENV_ERROR) for index in range(4) for attempt in range(3)),
-    )
-    play = Play(Pool(FakeEnv, 2), lambda job: Outcome.ENV_ERROR if job.index == 3 else Outcome.FINISHED, stored)
-    play([Job(PRESS[0], 0), Job(PRESS[1], 0), *(Job(PRESS[2], index) for index in range(5))])
-    tried = [f"press-2-{name}" for name in ("0-3", "1-3", "2-3", "3-3", "3-4", "3-5", "4-0")]
-    assert sorted(play.attempts) == ["press-0-0-1", *tried]  # nor is a task given up for what was long ago
-    assert play.ends == {"press-0-0": Outcome.FINISHED, "press-1-0": Outcome.GAVE_UP} | {
-        f"press-2-{index}": Outcome.ENV_ERROR if index == 3 else Outcome.FINISHED for index in range(5)
-    }
-
-
-def test_a_task_whose_environment_always_fails_is_given_up_and_the_others_go_on(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    pool = Pool(FakeEnv, 2)
-    play = Play(pool, lambda job: Outcome.ENV_ERROR if job.task == PRESS[1] else Outcome.FINISHED)
-    play([Job(task, index) for task in PRESS for index in range(9)])
-    assert pool.aside == {"press-1"}
-    lost = [play.ends[f"press-1-{index}"] for index in range(9)]
-    assert len(play.ends) == 27 and set(lost) <= {Outcome.ENV_ERROR, None} and None in lost
-    assert 9 <= sum(name.startswith("press-1") for name in play.attempts) <= 10  # one may have been under way
-    assert [play.ends[f"press-{task}-{index}"] for task in (0, 2) for index in range(9)] == [Outcome.FINISHED] * 18
-    assert [record.message for record in caplog.records] == [
-        "press-1: given up, since its machines failed 9 times in a row"
-    ]
-    later = Play(pool)([Job(PRESS[1], 9), Job(PRESS[0], 9)])
-    assert later.attempts == ["press-0-9-0"]
-    assert later.ends == {"press-1-9": None, "press-0-9": Outcome.FINISHED}
-
-
-def test_a_task_that_fails_now_and_then_is_not_given_up() -> None:
-    pool = Pool(FakeEnv, 1)
-    for index in range(12):
-        play = Play(pool, lambda job: Outcome.ENV_ERROR if job.index % 3 else Outcome.GAVE_UP)
-        assert play([Job(PRESS[0], index)]).ends != {f"press-0-{index}": None}
-    assert pool.aside == set()
-
-
-def test_a_task_that_the_engine_always_fails_at_is_given_up_too() -> None:
-    pool = Pool(FakeEnv, 1)
-    play = Play(pool, lambda job: Outcome.ENGINE_ERROR if job.task == PRESS[1] else Outcome.FINISHED)
-    for index in range(4):  # one of another task between two of its own: the engine works
-        play([Job(PRESS[1], index), Job(PRESS[0], index)])
-    assert pool.aside == {"press-1"}
-    assert [play.ends[f"press-1-{index}"] for index in range(4)] == [*[Outcome.ENGINE_ERROR] * 3, None]
-
-
-def test_where_the_engine_fails_all_everybody_hears_so() -> None:
-    play = Play(Pool(FakeEnv, 2), lambda job: Outcome.ENGINE_ERROR)
-    with pytest.raises(EngineError, match="in each attempt at 9 episodes in a row: nothing can be sampled"):
-        play([Job(task, index) for task in PRESS for index in range(9)])
-    assert list(play.ends.values()).count(Outcome.ENGINE_ERROR) <= 9
 
 
 # The end
@@ -573,7 +460,7 @@ def test_no_worker_outlives_its_user(doing: str, ending: str, sent: signal.Signa
 @KINDS
 def test_a_closed_pool_starts_nothing(settings: EnvConfig) -> None:
     async def use() -> None:
-        async with Pool(BadEnv, 1, settings) as pool:
+        async with LocalPool(BadEnv, 1, settings) as pool:
             async with pool.lease() as env:
                 await env.reset(bad_task(), 0)
                 waiting = asyncio.create_task(pool.lease().__aenter__())
@@ -591,7 +478,7 @@ def test_a_script_needs_the_environment_in_its_own_process() -> None:
     async def use() -> None:
         async with make_pool(EnvConfig(), 1) as pool, pool.lease() as env:
             assert isinstance(env.env, PocketEnv)
-        async with Pool(FakeEnv, 1, APART) as pool, pool.lease() as env:
+        async with LocalPool(FakeEnv, 1, APART) as pool, pool.lease() as env:
             with pytest.raises(ConfigError, match=r"env\.workers=0"):
                 _ = env.env
 
@@ -600,7 +487,7 @@ def test_a_script_needs_the_environment_in_its_own_process() -> None:
 
 def test_an_exception_of_the_backend_is_told_in_full(caplog: pytest.LogCaptureFixture) -> None:
     async def use() -> None:
-        async with Pool(BadEnv, 1).lease() as env:
+        async with LocalPool(BadEnv, 1).lease() as env:
             with pytest.raises(EnvError):
                 await env.reset(bad_task(reset="raise"), 0)
 

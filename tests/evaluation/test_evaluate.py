@@ -13,14 +13,16 @@ from typing import Any
 import pytest
 
 from arpo.agent.actions import Action, Click
-from arpo.agent.dialects import UITars
+from arpo.agent.dialects.uitars import UITars
+from arpo.agent.episode import Agent
+from arpo.agent.player import AgentFor, Player
 from arpo.agent.random_actions import random_action
 from arpo.config import EnvConfig, EvalConfig
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.engines.scripted import ScriptedEngine, byte_vocabulary, scripted
-from arpo.envs.base import Env, make
+from arpo.envs.base import Env, Lease, make
 from arpo.envs.pocket import PocketEnv
-from arpo.envs.pool import Lease, Pool
+from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EngineError, EnvError, TaskError
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.runs.store import Run
@@ -50,6 +52,10 @@ def lucky(task: Task, lease: Lease) -> Engine:
     )
 
 
+def spoken(engine_for: Callable[[Task, Lease], Engine]) -> AgentFor:
+    return lambda task, lease: Agent(engine_for(task, lease), DIALECT, Sampling())
+
+
 def run_in(
     folder: Path,
     engine_for: Callable[[Task, Lease], Engine],
@@ -61,9 +67,9 @@ def run_in(
     **others: object,
 ) -> Evaluation:
     async def work(run: Run) -> Evaluation:
-        async with Pool(make_env, 5, EnvConfig(workers=workers)) as pool:
+        async with LocalPool(make_env, 5, EnvConfig(workers=workers)) as pool:
             settings = EvalConfig(trials=trials, n_envs=n_envs)
-            return await evaluate(engine_for, DIALECT, tasks, settings, pool=pool, run=run, **others)  # type: ignore[arg-type]
+            return await evaluate(spoken(engine_for), tasks, settings, Player(pool, run), run, **others)  # type: ignore[arg-type]
 
     with Run.write(folder, "") as run:
         return asyncio.run(work(run))
@@ -152,9 +158,9 @@ def test_a_cancelled_evaluation_keeps_what_was_finished_and_closes_its_environme
         return made[-1]
 
     async def cancel(run: Run) -> None:
-        async with Pool(make_env, 5) as pool:
+        async with LocalPool(make_env, 5) as pool:
             settings = EvalConfig(trials=4, n_envs=3)
-            work = asyncio.create_task(evaluate(lucky, DIALECT, BUTTONS, settings, pool=pool, run=run))
+            work = asyncio.create_task(evaluate(spoken(lucky), BUTTONS, settings, Player(pool, run), run))
             while len(list(run.summaries())) < 5:
                 await asyncio.sleep(0)
             work.cancel()

@@ -19,14 +19,14 @@ import pytest
 from PIL import Image
 
 from arpo.agent.actions import Finish
-from arpo.agent.dialects import UITars
+from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import run_episode
 from arpo.agent.random_actions import random_action
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import Policy, ScriptedEngine, byte_vocabulary
 from arpo.envs.base import Env, make, make_expert
 from arpo.envs.images import decode, observe, pixel_hash
-from arpo.envs.pool import Pool
+from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
@@ -343,7 +343,7 @@ def test_fifteen_steps_take_well_under_200_kb_on_disk(tmp_path: Path) -> None:
     sizes: list[int] = []
 
     async def play(task: Task, run: Run) -> Trajectory:
-        async with Pool(partial(make, "pocket"), 1).lease() as lease:
+        async with LocalPool(partial(make, "pocket"), 1).lease() as lease:
             return await run_episode(
                 task,
                 lease,

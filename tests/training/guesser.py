@@ -11,14 +11,19 @@ import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.agent.actions import Action, Click, Finish
-from arpo.agent.dialects import UITars
-from arpo.agent.grammar import Parsed
+from arpo.agent.dialects.base import Parsed
+from arpo.agent.dialects.uitars import UITars
+from arpo.agent.episode import Agent
+from arpo.agent.player import Player
+from arpo.algorithms.base import make_algorithm
 from arpo.config import Config, to_yaml
+from arpo.engines.base import Sampling
 from arpo.engines.checkpoint import Checkpoint, load_checkpoint
 from arpo.engines.local import LocalEngine
-from arpo.envs.pool import Pool
+from arpo.envs.pool import LocalPool
 from arpo.runs.store import Run
-from arpo.training.learner import Learner
+from arpo.training.checkpoint import Checkpoints
+from arpo.training.learner import LocalLearner
 from arpo.training.loop import train
 from arpo.training.rollouts import Rollouts
 from engines.conftest import make
@@ -61,8 +66,21 @@ def settings(algorithm: dict[str, Any] | None = None, **train: Any) -> Config:
 def train_in(folder: Path, model: Path, config: Config) -> None:
     """Make the updates that the run in this folder has not made yet."""
     engine = LocalEngine(load_checkpoint(model, "cpu"), max_context=2000)
-    learner = Learner(load_checkpoint(model, "cpu"), config)
-    dialect = dialect_of(engine.checkpoint)
     with Run.write(folder, to_yaml(config)) as run:
-        rollouts = Rollouts(TASKS, engine, dialect, config, run, Pool(FakeEnv, 3))
-        asyncio.run(train(config, run, rollouts, engine, learner, dialect.image_pad))
+        asyncio.run(train_with(engine, model, config, run))
+
+
+async def train_with(engine: LocalEngine, model: Path, config: Config, run: Run, n_envs: int = 3) -> None:
+    algorithm = make_algorithm(config.algorithm, config.seed)
+    learner = LocalLearner(load_checkpoint(model, "cpu"), config, algorithm, engine.screens)
+    checkpoints = Checkpoints(run.folder / "checkpoints", config.train.keep, str(model))
+    rollouts = rollouts_of(engine, config, run, n_envs)
+    await train(config, run, rollouts, engine, learner, algorithm, checkpoints)
+
+
+def rollouts_of(
+    engine: LocalEngine, config: Config, run: Run, n_envs: int = 3, screenshots: int | None = None
+) -> Rollouts:
+    dialect = dialect_of(engine.checkpoint, screenshots)
+    agent = Agent(engine, dialect, Sampling(config.train.temperature, 1.0, config.train.max_tokens))
+    return Rollouts(TASKS, agent, config, run, Player(LocalPool(FakeEnv, n_envs), run))

@@ -9,27 +9,32 @@ import pytest
 import torch
 from guesser import settings
 
-from arpo.algorithms.replay import Replay
-from arpo.config import Config
+from arpo.algorithms.base import make_algorithm
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.errors import ConfigError
-from arpo.training.checkpoint import RECENT, Checkpoints
-from arpo.training.learner import Learner
+from arpo.runs.checkpoints import RECENT, best_in, checkpoints_in
+from arpo.training.checkpoint import Checkpoints
+from arpo.training.learner import LocalLearner
+
+
+def learner_of(folder: Path, **train: int) -> LocalLearner:
+    config = settings({"name": "arpo"}, **train)
+    return LocalLearner(load_checkpoint(folder, "cpu"), config, make_algorithm(config.algorithm, config.seed))
 
 
 @pytest.fixture
-def learner(guesser_folder: Path) -> Learner:
-    return Learner(load_checkpoint(guesser_folder, "cpu"), settings())
+def learner(guesser_folder: Path) -> LocalLearner:
+    return learner_of(guesser_folder)
 
 
-def save(checkpoints: Checkpoints, learner: Learner, success: float, publish: bool = False) -> None:
+def save(checkpoints: Checkpoints, learner: LocalLearner, success: float, publish: bool = False) -> None:
     """One more update that had this success."""
     learner.version += 1
     line = {"update": learner.version - 1, "success": success}
     if publish:
         checkpoints.publish(learner, line)
     else:
-        checkpoints.save(learner, Replay(learner.config.algorithm, 0), line)
+        checkpoints.save(learner, learner.algorithm, line)
 
 
 def names(*versions: int) -> list[str]:
@@ -42,35 +47,35 @@ SUCCESS = [0.9, 0.1, 0.1, 0.1, 0.5, 0.9, 0.6, 0.6, 0.2, 0.3, 0.1, 0.2]
 
 @pytest.mark.parametrize("restart", [False, True])
 def test_the_newest_are_kept_and_the_one_with_the_best_recent_success(
-    learner: Learner, tmp_path: Path, restart: bool
+    learner: LocalLearner, tmp_path: Path, restart: bool
 ) -> None:
     means = [fmean(SUCCESS[i : i + RECENT]) for i in range(len(SUCCESS) - RECENT + 1)]
     assert max(means) == means[8 - RECENT]
     checkpoints = Checkpoints(tmp_path, keep=2)
     kept = []
     for success in SUCCESS:
-        if restart and checkpoints.all():
+        if restart and checkpoints.newest:
             checkpoints = Checkpoints(tmp_path, keep=2)
-            assert checkpoints.restore(learner, Replay(learner.config.algorithm, 0)) == learner.version
+            assert checkpoints.restore(learner, learner.algorithm) == checkpoints.newest
         save(checkpoints, learner, success)
-        kept.append([path.name for path in checkpoints.all()])
+        kept.append([path.name for path in checkpoints_in(checkpoints.folder)])
     assert kept[0] == names(1) and kept[3] == names(3, 4)  # with fewer behind them they cannot be compared
     assert kept[8:] == [names(8, 9), names(8, 9, 10), names(8, 10, 11), names(8, 11, 12)]
-    assert checkpoints.best == tmp_path / "update-00008"
+    assert best_in(tmp_path) == tmp_path / "update-00008"
 
 
-def test_updates_between_checkpoints_count_for_the_best(learner: Learner, tmp_path: Path) -> None:
+def test_updates_between_checkpoints_count_for_the_best(learner: LocalLearner, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     for version, success in enumerate(SUCCESS, start=1):
         save(checkpoints, learner, success, publish=version % 4 != 0)
-    assert [path.name for path in checkpoints.all()] == names(8, 12)
+    assert [path.name for path in checkpoints_in(checkpoints.folder)] == names(8, 12)
 
 
-def test_equal_ones_are_as_good_as_the_newest(learner: Learner, tmp_path: Path) -> None:
+def test_equal_ones_are_as_good_as_the_newest(learner: LocalLearner, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     for success in [0.5] * (RECENT + 2):
         save(checkpoints, learner, success)
-    assert checkpoints.best == checkpoints.newest
+    assert best_in(tmp_path) == checkpoints.newest
 
 
 # Damaged, or of another machine
@@ -88,7 +93,7 @@ def damage(file: Path, content: bytes | None) -> None:
 @pytest.mark.parametrize("name", ["state.json", "optimizer.pt", "model.safetensors", "config.json"])
 @pytest.mark.parametrize("before", [True, False])
 def test_a_damaged_checkpoint_is_one_line_with_the_way_to_the_one_before(
-    name: str, content: bytes | None, before: bool, learner: Learner, tmp_path: Path
+    name: str, content: bytes | None, before: bool, learner: LocalLearner, tmp_path: Path
 ) -> None:
     checkpoints = Checkpoints(tmp_path, keep=2)
     for _ in range(1 + before):
@@ -96,56 +101,53 @@ def test_a_damaged_checkpoint_is_one_line_with_the_way_to_the_one_before(
     newest = checkpoints.newest
     damage(newest / name, content)
     with pytest.raises(ConfigError) as refused:
-        Checkpoints(tmp_path, keep=2).restore(learner, Replay(learner.config.algorithm, 0))
+        Checkpoints(tmp_path, keep=2).restore(learner, learner.algorithm)
     line = str(refused.value)
     assert line.startswith(str(newest)) and "\n" not in line
     then = "from update-00001" if before else "from its beginning, with the episodes that are stored"
     assert line.endswith(f"; rename {newest.name} to {newest.name}.damaged, and the run goes on {then}")
     newest.rename(f"{newest}.damaged")
     again = Checkpoints(tmp_path, keep=2)
-    assert again.restore(learner, Replay(learner.config.algorithm, 0)) == int(before)
+    assert again.restore(learner, learner.algorithm) == (tmp_path / "update-00001" if before else None)
     for _ in range(3):  # and it is never removed
         save(again, learner, 0.5)
     assert Path(f"{newest}.damaged").is_dir()
 
 
-def test_a_damaged_checkpoint_that_is_not_the_newest_is_said_before_the_work(learner: Learner, tmp_path: Path) -> None:
+def test_a_damaged_checkpoint_that_is_not_the_newest_is_said_before_the_work(
+    learner: LocalLearner, tmp_path: Path
+) -> None:
     checkpoints = Checkpoints(tmp_path, keep=3)
     for _ in range(3):
         save(checkpoints, learner, 0.5)
     damage(tmp_path / "update-00002" / "state.json", b"")
     with pytest.raises(ConfigError, match=r"update-00002/state\.json: cannot be read"):
-        Checkpoints(tmp_path, keep=3).restore(learner, Replay(learner.config.algorithm, 0))
+        Checkpoints(tmp_path, keep=3).restore(learner, learner.algorithm)
 
 
 @pytest.mark.parametrize("rank", [0, 2])
 def test_what_a_gpu_wrote_is_read_where_there_is_none(
     guesser_folder: Path, tmp_path: Path, rank: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    learner = Learner(load_checkpoint(guesser_folder, "cpu"), settings(lora_rank=rank))
+    learner = learner_of(guesser_folder, lora_rank=rank)
     for weight in learner.parameters:
         weight.grad = torch.ones_like(weight)
     learner.optimizer.step()
     with monkeypatch.context() as patch:
         patch.setattr(torch.serialization, "location_tag", lambda storage: "cuda:7")  # as such files say it
         save(Checkpoints(tmp_path, keep=1), learner, 0.5)
-    other = Learner(load_checkpoint(guesser_folder, "cpu"), settings(lora_rank=rank))
-    assert Checkpoints(tmp_path, keep=1).restore(other, Replay(other.config.algorithm, 0)) == 1
+    other = learner_of(guesser_folder, lora_rank=rank)
+    assert Checkpoints(tmp_path, keep=1).restore(other, other.algorithm) == tmp_path / "update-00001"
     moments = [learner.optimizer.state_dict()["state"][0], other.optimizer.state_dict()["state"][0]]
     assert torch.equal(moments[0]["exp_avg"], moments[1]["exp_avg"]) and moments[1]["exp_avg"].device.type == "cpu"
     assert all(torch.equal(*pair) for pair in zip(learner.parameters, other.parameters, strict=True))
 
 
-def prompted(prompt: Path | None) -> Config:
-    config = settings()
-    return config.model_copy(update={"agent": config.agent.model_copy(update={"prompt_file": prompt})})
-
-
 @pytest.mark.parametrize("own", [True, False])
 def test_a_checkpoint_has_the_prompt_that_it_was_trained_with(guesser_folder: Path, tmp_path: Path, own: bool) -> None:
     (tmp_path / "mine").write_text("Mine: {instruction}")
-    learner = Learner(load_checkpoint(guesser_folder, "cpu"), prompted(tmp_path / "mine" if own else None))
-    checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
-    save(checkpoints, learner, 0.5)
+    prompt = tmp_path / "mine" if own else None
+    checkpoints = Checkpoints(tmp_path / "checkpoints", 1, str(guesser_folder), prompt)
+    save(checkpoints, learner_of(guesser_folder), 0.5)
     expected = tmp_path / "mine" if own else guesser_folder / "prompt.txt"
     assert (checkpoints.newest / "prompt.txt").read_text() == expected.read_text()

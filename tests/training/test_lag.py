@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from guesser import TASKS, dialect_of, settings
+from guesser import settings, train_with
 from test_loop import GENTLY, LEARNS
 
 from arpo.config import to_yaml
@@ -17,15 +17,12 @@ from arpo.engines import local
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
-from arpo.envs.pool import Pool
+from arpo.engines.screens import Screens
 from arpo.runs import store
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints
-from arpo.training.learner import Learner
-from arpo.training.loop import train
-from arpo.training.rollouts import Rollouts
+from arpo.training.learner import LocalLearner
 from arpo.types import Completion
-from fake_env import FakeEnv
 
 LONG = 60.0  # seconds after which nobody waits any more
 
@@ -49,9 +46,9 @@ class Paused(LocalEngine):
     ("owner", "name"),
     [
         (Run, "image"),
-        (LocalEngine, "features"),
-        (Learner, "self_test"),
-        (Learner, "update"),
+        (Screens, "features"),
+        (LocalLearner, "self_test"),
+        (LocalLearner, "update"),
         (store, "pack"),
         (Checkpoints, "save"),
         (Checkpoints, "publish"),
@@ -64,7 +61,6 @@ def test_episodes_go_on_while_the_learner(
     often = 1 if name == "save" else 100
     config = settings(LEARNS, **GENTLY | {"updates": 2, "lag": 1, "save_every": often})
     engine = Paused(load_checkpoint(guesser_folder, "cpu"), max_context=2000)
-    learner = Learner(load_checkpoint(guesser_folder, "cpu"), config)
     function: Callable[..., Any] = getattr(owner, name)
 
     async def work(run: Run) -> None:
@@ -76,9 +72,8 @@ def test_episodes_go_on_while_the_learner(
             return function(*arguments, **named)
 
         monkeypatch.setattr(owner, name, held)
-        pool = Pool(FakeEnv, 2 * config.train.n_envs)  # so that the paused ones leave places to the others
-        rollouts = Rollouts(TASKS, engine, dialect_of(engine.checkpoint), config, run, pool)
-        await train(config, run, rollouts, engine, learner, dialect_of(engine.checkpoint).image_pad)
+        n_envs = 2 * config.train.n_envs  # so that the paused ones leave places to the others
+        await train_with(engine, guesser_folder, config, run, n_envs)
 
     with Run.write(tmp_path, to_yaml(config)) as run:
         asyncio.run(work(run))

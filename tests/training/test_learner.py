@@ -14,25 +14,26 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from guesser import TASKS, dialect_of, make_guesser, settings
+from guesser import make_guesser, rollouts_of, settings
 from torch import Tensor
 
 from algorithms.attempts import group
+from arpo.algorithms.base import Credit, make_algorithm
+from arpo.algorithms.grpo import Grpo, for_every_token
 from arpo.config import Config
 from arpo.engines.base import Prompt
 from arpo.engines.checkpoint import Checkpoint, load_checkpoint, load_model
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import banned_ids, image_grid, spread
+from arpo.engines.screens import Screens
 from arpo.envs.images import decode, observe
-from arpo.envs.pool import Pool
 from arpo.errors import ConfigError
 from arpo.runs.store import Run
-from arpo.training.learner import Learner, LearnerError, NotFinite
-from arpo.training.rollouts import Rollouts
-from arpo.training.samples import Batch, to_batches, to_samples
-from arpo.types import Observation, Sample
+from arpo.training.base import Batch, LearnerError, NotFinite
+from arpo.training.learner import LocalLearner
+from arpo.training.samples import to_batches, to_samples
+from arpo.types import Group, Observation, Sample
 from engines import plain
-from fake_env import FakeEnv
 
 FREE = settings({"group": 3}, rollout_tasks=4, grad_clip=1e9)  # the gradient as it is
 WATCHED = (  # weights of all kinds whose gradients are compared
@@ -47,11 +48,11 @@ TOWER = ("model.visual.blocks.0.attn.qkv.weight", "model.visual.merger.mlp.2.wei
 
 @dataclasses.dataclass(frozen=True)
 class Played:
-    """Episodes of one policy: a list of samples for each task, the screens they show, the tokens of those screens."""
+    """Episodes of one policy: a list of samples for each task, the screens they show, and who looked at them."""
 
     samples: list[list[Sample]]
     screens: dict[str, Observation]
-    visual: dict[str, Tensor]
+    seen: Screens
 
     @property
     def longest(self) -> Sample:
@@ -61,13 +62,14 @@ class Played:
 def play(checkpoint: Checkpoint, folder: Path, config: Config = FREE, screenshots: int | None = None) -> Played:
     """Groups of the agent's, with advantages of both signs that are all different."""
     engine = LocalEngine(checkpoint, max_context=2000)
-    dialect = dialect_of(checkpoint, screenshots)
     with Run.write(folder, "") as run:
-        rollouts = Rollouts(TASKS, engine, dialect, config, run, Pool(FakeEnv, 3))
+        rollouts = rollouts_of(engine, config, run, screenshots=screenshots)
         groups = asyncio.run(rollouts.groups(0, lambda group: True))
-        samples = [to_samples(group, [1.0, -0.5 - i, 0.25], dialect.image_pad) for i, group in enumerate(groups)]
+        pad = rollouts.agent.dialect.image_pad
+        credits = [for_every_token(group, [1.0, -0.5 - i, 0.25]) for i, group in enumerate(groups)]
+        samples = [to_samples(group, of_group, pad) for group, of_group in zip(groups, credits, strict=True)]
         screens = {name: run.image(name) for group in samples for sample in group for name in sample.images}
-    return Played(samples, screens, engine.features(screens.values()))
+    return Played(samples, screens, engine.screens)
 
 
 @pytest.fixture(scope="module")
@@ -81,10 +83,27 @@ def checkpoint(guesser_folder: Path) -> Checkpoint:
     return load_checkpoint(guesser_folder, "cpu")
 
 
-def pupil(checkpoint: Checkpoint, played: Played, config: Config = FREE) -> Learner:
-    learner = Learner(checkpoint, config)
-    learner.show(played.screens, played.visual if config.train.freeze_vision else None)
-    return learner
+class Pupil(LocalLearner):
+    """A learner that is shown the screens of these episodes."""
+
+    def __init__(self, checkpoint: Checkpoint, played: Played, config: Config) -> None:
+        super().__init__(checkpoint, config, make_algorithm(config.algorithm, config.seed), played.seen)
+        self.shown = played.screens
+        self._tested = True  # the self-test has tests of its own
+
+    def learn(self, batches: Sequence[Batch]) -> dict[str, float]:
+        self.learned = self.update(batches, self.shown)
+        return self.learned.metrics
+
+    def values(self, samples: Sequence[Sample]) -> list[Tensor]:
+        return self.logprobs(samples, self.shown)
+
+    def test(self, samples: Sequence[Sample]) -> None:
+        self.self_test(samples, self.shown)
+
+
+def pupil(checkpoint: Checkpoint, played: Played, config: Config = FREE) -> Pupil:
+    return Pupil(checkpoint, played, config)
 
 
 def steps(*batches: Sequence[Sample], trajectories: int = 3) -> list[Batch]:
@@ -100,7 +119,7 @@ def sampler_logprobs(samples: Sequence[Sample]) -> Tensor:
     return torch.tensor([value for sample in samples for value in sample.logprobs])
 
 
-def gradients(learner: Learner, names: Sequence[str] = WATCHED) -> dict[str, Tensor]:
+def gradients(learner: LocalLearner, names: Sequence[str] = WATCHED) -> dict[str, Tensor]:
     return {name: learner.model.get_parameter(name).grad.clone() for name in names}
 
 
@@ -164,7 +183,7 @@ def test_logprobs_of_fresh_samples_are_the_samplers_and_those_of_a_plain_forward
     learner = pupil(checkpoint, played, changed(freeze_vision=frozen))
     samples = [sample for group in played.samples for sample in group]
     assert max(len(sample.images) for sample in samples) > 2
-    found = learner.logprobs(samples)
+    found = learner.values(samples)
     assert torch.allclose(torch.cat(found), sampler_logprobs(samples), atol=1e-4)
     with torch.no_grad():
         for sample, values in zip(samples, found, strict=True):
@@ -174,7 +193,7 @@ def test_logprobs_of_fresh_samples_are_the_samplers_and_those_of_a_plain_forward
 def test_the_temperature_of_sampling_is_the_learners_too(checkpoint: Checkpoint, tmp_path: Path) -> None:
     warm = changed(temperature=1.7)
     played = play(checkpoint, tmp_path, warm)
-    (found,) = pupil(checkpoint, played, warm).logprobs([played.longest])
+    (found,) = pupil(checkpoint, played, warm).values([played.longest])
     assert torch.allclose(found, sampler_logprobs([played.longest]), atol=1e-4)
     with torch.no_grad():
         assert torch.allclose(found, plain_logprobs(checkpoint, played.longest, played.screens, 1.7), atol=1e-4)
@@ -183,12 +202,12 @@ def test_the_temperature_of_sampling_is_the_learners_too(checkpoint: Checkpoint,
 def test_another_screenshot_gives_other_logprobs_from_there_on(checkpoint: Checkpoint, played: Played) -> None:
     learner = pupil(checkpoint, played, changed(freeze_vision=False))
     sample = played.longest
-    (before,) = learner.logprobs([sample])
+    (before,) = learner.values([sample])
     last = played.screens[sample.images[-1]]
     other = dataclasses.replace(observe(255 - decode(last.image)), hash="other")
-    learner.show(played.screens | {"other": other})
+    learner.shown = played.screens | {"other": other}
     altered = dataclasses.replace(sample, images=(*sample.images[:-1], "other"))
-    (after,) = learner.logprobs([altered])
+    (after,) = learner.values([altered])
     place = len(sample.ids) - 1 - sample.ids[::-1].index(checkpoint.config.image_token_id)
     earlier = sum(sample.sampled[:place])
     assert 0 < earlier < len(before)
@@ -198,18 +217,18 @@ def test_another_screenshot_gives_other_logprobs_from_there_on(checkpoint: Check
 
 def test_the_self_test_passes_for_the_samplers_twin(checkpoint: Checkpoint, played: Played) -> None:
     for frozen in (True, False):
-        pupil(checkpoint, played, changed(freeze_vision=frozen)).self_test(played.samples[0])
+        pupil(checkpoint, played, changed(freeze_vision=frozen)).test(played.samples[0])
 
 
 def test_the_self_test_finds_other_weights(played: Played, tmp_path: Path) -> None:
     stranger = load_checkpoint(make_guesser(tmp_path, seed=1), "cpu")
     with pytest.raises(LearnerError, match="other log-probabilities than the sampler"):
-        pupil(stranger, played).self_test(played.samples[0])
+        pupil(stranger, played).test(played.samples[0])
 
 
 def test_the_self_test_finds_another_temperature(checkpoint: Checkpoint, played: Played) -> None:
     with pytest.raises(LearnerError, match="do not run the same weights, prompt or temperature"):
-        pupil(checkpoint, played, changed(temperature=0.9)).self_test(played.samples[0])
+        pupil(checkpoint, played, changed(temperature=0.9)).test(played.samples[0])
 
 
 def test_the_self_test_finds_weights_that_are_no_numbers(checkpoint: Checkpoint, played: Played) -> None:
@@ -217,7 +236,7 @@ def test_the_self_test_finds_weights_that_are_no_numbers(checkpoint: Checkpoint,
     with torch.no_grad():
         learner.model.model.language_model.norm.weight[0] = math.nan
     with pytest.raises(LearnerError):
-        learner.self_test(played.samples[0])
+        learner.test(played.samples[0])
 
 
 def test_the_self_test_finds_a_model_that_does_not_look(checkpoint: Checkpoint, tmp_path: Path) -> None:
@@ -227,7 +246,7 @@ def test_the_self_test_finds_a_model_that_does_not_look(checkpoint: Checkpoint, 
         last.bias.zero_()
     blind = play(checkpoint, tmp_path)
     with pytest.raises(LearnerError, match="does not look at screenshots"):
-        pupil(checkpoint, blind).self_test(blind.samples[0])
+        pupil(checkpoint, blind).test(blind.samples[0])
 
 
 def bf16(folder: Path) -> Checkpoint:
@@ -239,12 +258,12 @@ def test_in_bf16_the_learner_is_the_samplers_twin_too_and_other_weights_are_foun
 ) -> None:
     half = play(bf16(guesser_folder), tmp_path / "run")
     learner = pupil(bf16(guesser_folder), half)
-    learner.self_test(half.samples[0])
+    learner.test(half.samples[0])
     samples = [sample for group in half.samples for sample in group]
-    off = (torch.cat(learner.logprobs(samples)) - sampler_logprobs(samples)).abs()
+    off = (torch.cat(learner.values(samples)) - sampler_logprobs(samples)).abs()
     assert off.mean() < 0.01
     with pytest.raises(LearnerError, match=r"train.self_test allows 0.02 and 0.1\)"):
-        pupil(bf16(make_guesser(tmp_path / "stranger", seed=1)), half).self_test(half.samples[0])
+        pupil(bf16(make_guesser(tmp_path / "stranger", seed=1)), half).test(half.samples[0])
 
 
 def test_in_bf16_a_token_here_and_there_may_be_far_off(guesser_folder: Path, tmp_path: Path) -> None:
@@ -252,26 +271,28 @@ def test_in_bf16_a_token_here_and_there_may_be_far_off(guesser_folder: Path, tmp
     (first, *others) = half.longest.logprobs
     assert len(others) >= 20
     one = dataclasses.replace(half.longest, logprobs=(first - 0.3, *others))
-    pupil(bf16(guesser_folder), half).self_test([one])
+    pupil(bf16(guesser_folder), half).test([one])
     many = dataclasses.replace(half.longest, logprobs=tuple(v - 0.3 * (i % 4 == 0) for i, v in enumerate(one.logprobs)))
     with pytest.raises(LearnerError, match=r"one in twenty by 0\.3"):
-        pupil(bf16(guesser_folder), half).self_test([many])
+        pupil(bf16(guesser_folder), half).test([many])
 
 
 def test_how_far_off_log_probabilities_may_be_is_a_setting(checkpoint: Checkpoint, played: Played) -> None:
     shifted = [dataclasses.replace(played.longest, logprobs=tuple(v - 0.05 for v in played.longest.logprobs))]
-    pupil(checkpoint, played, changed(self_test=0.06)).self_test(shifted)
+    pupil(checkpoint, played, changed(self_test=0.06)).test(shifted)
     with pytest.raises(LearnerError, match=r"off by 0.05 on average.* allows 0.04 and 0.2"):
-        pupil(checkpoint, played, changed(self_test=0.04)).self_test(shifted)
+        pupil(checkpoint, played, changed(self_test=0.04)).test(shifted)
 
 
 def test_a_screen_of_one_colour_is_no_blindness(checkpoint: Checkpoint, played: Played) -> None:
     learner, name = pupil(checkpoint, played), played.longest.images[0]
-    grey = played.visual[name][:1].expand(len(played.visual[name]), -1)
-    learner.show({"grey": played.screens[name]}, {"grey": grey})
+    tokens = played.seen.features([played.screens[name]])[name]
+    grey = dataclasses.replace(played.screens[name], hash="grey")
+    learner.shown = {"grey": grey}
+    learner._screens._known["grey"] = tokens[:1].expand(len(tokens), -1)
     sample = dataclasses.replace(played.longest, images=("grey",) * len(played.longest.images))
-    (values,) = learner.logprobs([sample])
-    learner.self_test([dataclasses.replace(sample, logprobs=tuple(values.tolist()))])
+    (values,) = learner.values([sample])
+    learner.test([dataclasses.replace(sample, logprobs=tuple(values.tolist()))])
 
 
 # Gradients
@@ -289,7 +310,7 @@ def test_the_gradient_is_that_of_the_loss_as_it_is_written(
     twin = load_checkpoint(guesser_folder, "cpu")
     expected = reference_gradients(twin, played, batch, config, names=names, trajectories=trajectories)
     learner = pupil(checkpoint, played, config)
-    learner.update(steps(batch, trajectories=trajectories))
+    learner.learn(steps(batch, trajectories=trajectories))
     assert_close(gradients(learner, names), expected)
 
 
@@ -302,10 +323,10 @@ def test_later_steps_of_an_update_are_clipped_around_the_policy_before_it(
     between = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
     with torch.no_grad():
         old = [plain_logprobs(between.checkpoint, sample, played.screens) for sample in second]
-    between.update(steps(first))
+    between.learn(steps(first))
     expected = reference_gradients(between.checkpoint, played, second, config, old)
     learner = pupil(checkpoint, played, config)
-    clipped = learner.update(steps(first, second))["clipped"]
+    clipped = learner.learn(steps(first, second))["clipped"]
     assert 0.05 < clipped < 0.95  # else this would say nothing about clipping
     assert_close(gradients(learner), expected)
 
@@ -315,7 +336,7 @@ def test_neither_micro_batches_nor_recomputing_change_the_gradient(guesser_folde
     found: list[dict[str, Tensor]] = []
     for train in ({"micro_tokens": 10**6}, {"micro_tokens": 1}, {"checkpointing": True}, {"freeze_vision": False}):
         learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, changed(**train))
-        learner.update(steps(batch))
+        learner.learn(steps(batch))
         found.append(gradients(learner))
     for other in found[1:]:
         assert_close(other, found[0])
@@ -332,7 +353,7 @@ def test_an_old_sampler_counts_as_far_as_the_policy_still_agrees(guesser_folder:
     found: list[dict[str, Tensor]] = []
     for config, one in ((bounded, sample), (FREE, replayed), (bounded, replayed), (bounded, twice)):
         learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
-        learner.update(steps([one]))
+        learner.learn(steps([one]))
         found.append(gradients(learner))
     for factor, other in zip((1.0, 1.5, 2.0), found[1:], strict=True):
         assert_close(other, {name: factor * gradient for name, gradient in found[0].items()})
@@ -348,7 +369,7 @@ def test_what_an_older_policy_sampled_counts_as_far_as_the_present_one_agrees(
         learner = pupil(load_checkpoint(guesser_folder, "cpu"), played)
         learner.version = 2
         logprobs = tuple(value - math.log(ratio) for value in sample.logprobs)
-        learned.append(learner.update(steps([dataclasses.replace(sample, version=version, logprobs=logprobs)])))
+        learned.append(learner.learn(steps([dataclasses.replace(sample, version=version, logprobs=logprobs)])))
         found.append(gradients(learner))
     for factor, other in zip((1.5, 2.0), found[1:], strict=True):
         assert_close(other, {name: factor * gradient for name, gradient in found[0].items()})
@@ -360,13 +381,18 @@ def test_what_an_older_policy_sampled_counts_as_far_as_the_present_one_agrees(
 def test_a_step_is_the_mean_over_the_trajectories_that_it_has(guesser_folder: Path, played: Played) -> None:
     """Not over as many as the settings would have: a machine may have failed, or the last step have fewer tasks."""
     groups = [group(1.0, 0.0, None), group(0.0, 0.0, 0.0), group(1.0)]
-    samples = [[played.samples[0][0]], [], [played.samples[1][0]]]
-    batches = to_batches(groups, samples, 2)
-    assert [(len(batch.samples), batch.trajectories) for batch in batches] == [(1, 5), (1, 1)]
+
+    class Silent(Grpo):
+        def advantages(self, group: Group) -> list[Credit]:
+            return [Credit()] * len(group.trajectories)
+
+    batches = to_batches(groups, Silent(FREE.algorithm, 0), 2, image_pad=0)
+    assert [batch.trajectories for batch in batches] == [5, 1]
     found = []
-    for batch in (batches[1], dataclasses.replace(batches[1], trajectories=4)):
+    for trajectories in (1, 4):
+        batch = Batch((played.samples[1][0],), trajectories)
         learner = pupil(load_checkpoint(guesser_folder, "cpu"), played)
-        learner.update([batch])
+        learner.learn([batch])
         found.append(gradients(learner))
     assert_close(found[0], {name: 4 * gradient for name, gradient in found[1].items()})
 
@@ -376,8 +402,8 @@ def test_a_frozen_tower_stays_as_it_is_and_another_moves(
     guesser_folder: Path, checkpoint: Checkpoint, played: Played, frozen: bool
 ) -> None:
     learner = pupil(checkpoint, played, changed(freeze_vision=frozen, weight_decay=0.1))
-    learner.show(played.screens)  # its own tower looks, frozen or not
-    learner.update(steps(*played.samples))
+    learner._screens = Screens(learner.model.model.visual, torch.device("cpu"))  # its own tower looks, frozen or not
+    learner.learn(steps(*played.samples))
     before = load_checkpoint(guesser_folder, "cpu").model.model.visual.state_dict()
     same = [torch.equal(before[name], weight) for name, weight in checkpoint.model.model.visual.state_dict().items()]
     assert all(same) if frozen else not any(same)
@@ -391,12 +417,12 @@ def test_each_batch_that_holds_something_is_one_step_and_an_update_one_version(
     checkpoint: Checkpoint, played: Played
 ) -> None:
     learner = pupil(checkpoint, played)
-    metrics = learner.update(steps(played.samples[0], [], played.samples[1]))
+    metrics = learner.learn(steps(played.samples[0], [], played.samples[1]))
     tokens = sum(len(sample.logprobs) for group in played.samples[:2] for sample in group)
     assert (metrics["optimizer_steps"], metrics["learned_tokens"]) == (2, tokens)
-    assert (learner.steps, learner.version) == (2, 1)
+    assert (learner._steps, learner.version) == (2, 1)
     before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
-    assert learner.update(steps([], [])) == {"optimizer_steps": 0, "learned_tokens": 0}
+    assert learner.learn(steps([], [])) == {"optimizer_steps": 0, "learned_tokens": 0}
     assert (learner.steps, learner.version) == (2, 2)
     assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
 
@@ -405,14 +431,14 @@ def test_the_learning_rate_rises_over_the_first_steps(checkpoint: Checkpoint, pl
     learner = pupil(checkpoint, played, changed(lr=4e-4, warmup=4))
     rates = []
     for _ in range(6):
-        learner.update(steps(played.samples[0]))
+        learner.learn(steps(played.samples[0]))
         rates.append(learner.optimizer.param_groups[0]["lr"])
     assert rates == pytest.approx([1e-4, 2e-4, 3e-4, 4e-4, 4e-4, 4e-4])
 
 
 def test_a_gradient_is_cut_to_the_bound_on_its_norm(checkpoint: Checkpoint, played: Played) -> None:
     learner = pupil(checkpoint, played, changed(grad_clip=0.01))
-    norm = learner.update(steps(played.samples[0]))["grad_norm"]
+    norm = learner.learn(steps(played.samples[0]))["grad_norm"]
     left = math.sqrt(sum(float((weight.grad**2).sum()) for weight in learner.parameters if weight.grad is not None))
     assert norm > 0.02 and left == pytest.approx(0.01, rel=1e-3)
 
@@ -427,9 +453,9 @@ def test_what_is_no_number_ends_the_update(checkpoint: Checkpoint, played: Playe
         with torch.no_grad():
             learner.model.model.language_model.layers[1].mlp.up_proj.weight[3, 4] = math.nan
     with pytest.raises(NotFinite, match="after 0 updates: the loss is nan") as stopped:
-        learner.update(steps(*batches))
+        learner.learn(steps(*batches))
     assert stopped.value.batch == steps(batches[-1])[0] and len(stopped.value.old) == len(batches) - 1
-    assert (learner.version, learner.steps, learner.midway) == (0, len(batches) - 1, len(batches) > 1)
+    assert (learner.version, learner._steps, learner._midway) == (0, len(batches) - 1, len(batches) > 1)
     if where != "a weight":
         assert all(weight.isfinite().all() for weight in learner.parameters)
 
@@ -439,8 +465,8 @@ def test_a_gradient_that_is_no_number_changes_nothing(checkpoint: Checkpoint, pl
     learner.parameters[3].register_hook(lambda gradient: gradient * math.inf)
     before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
     with pytest.raises(NotFinite, match="after 0 updates: the gradient is not finite"):
-        learner.update(steps(played.samples[0]))
-    assert (learner.steps, learner.midway, learner.optimizer.state_dict()["state"]) == (0, False, {})
+        learner.learn(steps(played.samples[0]))
+    assert (learner._steps, learner._midway, learner.optimizer.state_dict()["state"]) == (0, False, {})
     assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
 
 
@@ -457,19 +483,19 @@ def test_the_record_has_every_token_as_its_step_saw_it(
     first, second = [*played.samples[0], *replayed], [*played.samples[2], *played.samples[3]]
     assert len(first) > len({sample.trajectory_id for sample in first})
     before, between = (pupil(load_checkpoint(guesser_folder, "cpu"), played, config) for _ in range(2))
-    between.update(steps(first))
+    between.learn(steps(first))
     learner = pupil(checkpoint, played, config)
-    learned = learner.update(steps(first, [], second))
+    learned = learner.learn(steps(first, [], second))
     order = list(dict.fromkeys(sample.trajectory_id for sample in (*first, *second)))
-    assert [one.trajectory_id for one in learner.record] == order
-    for one in learner.record:
+    assert [one.trajectory_id for one in learner.learned.record] == order
+    for one in learner.learned.record:
         samples = [sample for sample in (*first, *second) if sample.trajectory_id == one.trajectory_id]
         assert one.replayed_from == samples[0].replayed_from
         assert one.advantages.tolist() == pytest.approx([v for sample in samples for v in sample.advantages])
         assert one.sampler.tolist() == pytest.approx([v for sample in samples for v in sample.logprobs])
         for values, policy in ((one.old, before), (one.new, before if samples[0] in first else between)):
-            assert torch.allclose(torch.from_numpy(values), torch.cat(policy.logprobs(samples)), atol=1e-4)
-    clipped = np.concatenate([one.clipped for one in learner.record])
+            assert torch.allclose(torch.from_numpy(values), torch.cat(policy.values(samples)), atol=1e-4)
+    clipped = np.concatenate([one.clipped for one in learner.learned.record])
     assert 0 < clipped.mean() == pytest.approx(learned["clipped"])
 
 
@@ -487,15 +513,15 @@ def test_adapters_begin_as_nothing_learn_and_leave_all_weights_as_they_are(
     samples = [sample for group in played.samples for sample in group]
     bare = pupil(load_checkpoint(guesser_folder, "cpu"), played, changed(freeze_vision=frozen))
     learner = pupil(checkpoint, played, low_rank(freeze_vision=frozen))
-    before = torch.cat(bare.logprobs(samples))
-    assert torch.equal(torch.cat(learner.logprobs(samples)), before)
-    learner.self_test(played.samples[0])
-    learner.update(steps(*played.samples))
-    after = torch.cat(learner.logprobs(samples))
+    before = torch.cat(bare.values(samples))
+    assert torch.equal(torch.cat(learner.values(samples)), before)
+    learner.test(played.samples[0])
+    learner.learn(steps(*played.samples))
+    after = torch.cat(learner.values(samples))
     assert (after - before).abs().max() > 0.01
     published = load_model(learner.publish(tmp_path), "cpu")
     merged = pupil(dataclasses.replace(bare.checkpoint, model=published), played, changed(freeze_vision=frozen))
-    assert torch.allclose(torch.cat(merged.logprobs(samples)), after, atol=1e-4)
+    assert torch.allclose(torch.cat(merged.values(samples)), after, atol=1e-4)
     weights = bare.model.state_dict()
     same = {name: torch.equal(weight, weights[name]) for name, weight in published.state_dict().items()}
     moved = {name for name, equal in same.items() if not equal}
@@ -513,18 +539,20 @@ def test_adapters_learn_what_the_merged_weights_would_have_to(
     """The gradient of A and B is that of the weight they are added to: dB = 2 dW Aᵀ."""
     name = "model.language_model.layers.1.self_attn.q_proj"
     bare = pupil(load_checkpoint(guesser_folder, "cpu"), played)
-    bare.update(steps(played.samples[0]))
+    bare.learn(steps(played.samples[0]))
     learner = pupil(checkpoint, played, low_rank())
     a = learner.model.get_parameter(f"{name}.lora_A.default.weight").clone()
-    learner.update(steps(played.samples[0]))
+    learner.learn(steps(played.samples[0]))
     whole, b = bare.model.get_parameter(f"{name}.weight").grad, f"{name}.lora_B.default.weight"
     assert_close(gradients(learner, [b]), {b: 2 * whole @ a.T})
 
 
-def test_adapters_without_peft_are_refused_in_one_line(checkpoint: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_adapters_without_peft_are_refused_in_one_line(
+    checkpoint: Checkpoint, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "peft", None)
     with pytest.raises(ConfigError, match=r"^train.lora_rank=2: needs peft: pip install 'peft>=0.18'$"):
-        Learner(checkpoint, low_rank())
+        pupil(checkpoint, played, low_rank())
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
@@ -533,9 +561,9 @@ def test_what_went_well_becomes_likelier_and_what_went_badly_less_likely(
 ) -> None:
     learner = pupil(checkpoint, played, changed(lr=1e-4, grad_clip=1.0))
     sample = dataclasses.replace(played.longest, advantages=(advantage,) * len(played.longest.advantages))
-    likelihoods = [float(learner.logprobs([sample])[0].sum())]
+    likelihoods = [float(learner.values([sample])[0].sum())]
     for _ in range(4):
-        learner.update(steps([sample]))
-        likelihoods.append(float(learner.logprobs([sample])[0].sum()))
+        learner.learn(steps([sample]))
+        likelihoods.append(float(learner.values([sample])[0].sum()))
     rises = [advantage * (after - before) for before, after in itertools.pairwise(likelihoods)]
     assert min(rises) > 0

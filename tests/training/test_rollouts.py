@@ -14,13 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from arpo.agent.actions import Action, Click, Finish
-from arpo.agent.dialects import UITars
-from arpo.algorithms.advantages import informative
+from arpo.agent.dialects.uitars import UITars
+from arpo.agent.episode import Agent
+from arpo.agent.player import Player
+from arpo.algorithms.base import make_algorithm
 from arpo.config import Config
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import byte_vocabulary
 from arpo.envs.base import Env
-from arpo.envs.pool import Pool
+from arpo.envs.pool import LocalPool
 from arpo.errors import EngineError, EnvError, TaskError
 from arpo.runs.store import Run
 from arpo.seeds import EVALUATION
@@ -41,8 +43,6 @@ def sometimes(session: str, seed: int) -> Action:
 class Engine:
     """Clicks where a policy says, then says that it is done; remembers what it was asked."""
 
-    version = 0
-
     def __init__(self, policy: Callable[[str, int], Action] = sometimes) -> None:
         self.policy = policy
         self.asked: list[tuple[str, int]] = []
@@ -51,7 +51,7 @@ class Engine:
         await asyncio.sleep(0)
         self.asked.append((session, seed))
         action = self.policy(session, seed) if len(prompt.images) == 1 else Finish()
-        tokens = DIALECT.encode_reply("So.", action, (96, 64))
+        tokens = DIALECT.format("So.", action, (96, 64))
         return Completion(tokens, (0.0,) * len(tokens), VOCABULARY.decode(tokens), 0, 1.0, 1.0, "stop")
 
     async def release(self, session: str) -> None:
@@ -59,6 +59,16 @@ class Engine:
 
     async def load(self, version: int, place: Path) -> None:
         raise EngineError("there are no weights")
+
+
+def rollouts_in(tasks: list[Task], engine: Engine, config: Config, run: Run | None, pool: LocalPool) -> Rollouts:
+    """None for a run: of those of which only the tasks are asked for."""
+    agent = Agent(engine, DIALECT, Sampling(max_tokens=config.train.max_tokens))
+    return Rollouts(tasks, agent, config, run, Player(pool, run))  # type: ignore[arg-type]
+
+
+def accepts(config: Config) -> Callable[[Group], bool]:
+    return make_algorithm(config.algorithm, config.seed).accept
 
 
 def play(
@@ -70,11 +80,11 @@ def play(
     make_env: Callable[[], Env] = FakeEnv,
     tasks: list[Task] = TASKS,
 ) -> list[Group]:
-    judge = accept or (lambda group: informative(group, config.algorithm))
+    judge = accept or accepts(config)
 
     async def work() -> list[Group]:
-        async with Pool(make_env, 5) as pool:
-            return await Rollouts(tasks, engine or Engine(), DIALECT, config, run, pool).groups(update, judge)
+        async with LocalPool(make_env, 5) as pool:
+            return await rollouts_in(tasks, engine or Engine(), config, run, pool).groups(update, judge)
 
     return asyncio.run(work())
 
@@ -83,7 +93,7 @@ def turns(n_tasks: int, updates: int, seed: int = 0, **train: Any) -> list[list[
     """The tasks of each update, by id."""
     config = settings(**train).model_copy(update={"seed": seed})
     tasks = [make_task(f"press-{i}") for i in range(n_tasks)]
-    rollouts = Rollouts(tasks, Engine(), DIALECT, config, None, Pool(FakeEnv, 5))  # type: ignore[arg-type]
+    rollouts = rollouts_in(tasks, Engine(), config, None, LocalPool(FakeEnv, 5))
     return [[task.id for task in rollouts.tasks_of(update)] for update in range(updates)]
 
 
@@ -103,7 +113,7 @@ def test_every_task_has_its_turn_once_a_pass_and_none_comes_twice_in_an_update(n
 def test_the_tasks_of_an_update_do_not_depend_on_what_was_asked_before(n: int, count: int, update: int) -> None:
     config = settings(rollout_tasks=count)
     tasks = [make_task(f"press-{i}") for i in range(n)]
-    fresh = Rollouts(tasks, Engine(), DIALECT, config, None, Pool(FakeEnv, 5))  # type: ignore[arg-type]
+    fresh = rollouts_in(tasks, Engine(), config, None, LocalPool(FakeEnv, 5))
     assert [task.id for task in fresh.tasks_of(update)] == turns(n, update + 1, rollout_tasks=count)[update]
 
 
@@ -125,7 +135,7 @@ def test_a_curriculum_prefers_tasks_that_sometimes_succeed(tmp_path: Path) -> No
     with Run.write(tmp_path, "") as run:
         for i in range(6):
             remember(run, f"press-{i}", [[1.0] * 8, [0.0] * 8, [1.0, 0.0] * 4][i % 3])
-        rollouts = Rollouts(TASKS, Engine(), DIALECT, config, run, Pool(FakeEnv, 5))
+        rollouts = rollouts_in(TASKS, Engine(), config, run, LocalPool(FakeEnv, 5))
         drawn = [[task.id for task in rollouts.tasks_of(update)] for update in range(1, 301)]
     assert all(len(set(update)) == 2 for update in drawn)
     times = Counter(task for update in drawn for task in update)
@@ -137,7 +147,7 @@ def test_a_curriculum_prefers_tasks_that_sometimes_succeed(tmp_path: Path) -> No
 def test_a_curriculum_goes_by_the_latest_scores_and_not_by_those_to_come(tmp_path: Path) -> None:
     config = settings({"group": 8}, rollout_tasks=1, curriculum=True)
     with Run.write(tmp_path, "") as run:
-        rollouts = Rollouts(TASKS[:2], Engine(), DIALECT, config, run, Pool(FakeEnv, 5))
+        rollouts = rollouts_in(TASKS[:2], Engine(), config, run, LocalPool(FakeEnv, 5))
         remember(run, "press-0", [0.0, 1.0] * 4, update=0)
         for update in (1, 2):
             remember(run, "press-0", [1.0] * 8, update)
@@ -285,8 +295,8 @@ def test_a_task_that_is_given_up_is_drawn_no_more_and_others_take_its_place(curr
     config = settings({"group": 3}, rollout_tasks=4, n_envs=3, curriculum=curriculum)
 
     async def work(run: Run) -> list[list[Group]]:
-        pool = Pool(lambda: Broken("press-1", "press-4"), 3)
-        rollouts = Rollouts(TASKS, Engine(), DIALECT, config, run, pool)
+        pool = LocalPool(lambda: Broken("press-1", "press-4"), 3)
+        rollouts = rollouts_in(TASKS, Engine(), config, run, pool)
         return [await rollouts.groups(update, lambda group: True) for update in range(6)]
 
     with Run.write(tmp_path, "") as run:
@@ -305,15 +315,15 @@ def test_a_group_whose_task_is_given_up_meanwhile_has_nothing_to_teach(tmp_path:
         groups = play(run, config, make_env=lambda: Broken("press-1"), tasks=TASKS[:2])
         assert len(list(run.summaries(task_id="press-1"))) == 9  # of 18
     assert {group.task_id: len(group.trajectories) for group in groups} == {"press-0": 6, "press-1": 0}
-    assert not any(informative(group, config.algorithm) for group in groups if group.task_id == "press-1")
+    assert not any(accepts(config)(group) for group in groups if group.task_id == "press-1")
 
 
 def test_where_every_task_is_given_up_the_run_stops(tmp_path: Path) -> None:
     config = settings({"group": 3}, rollout_tasks=2)
 
     async def work(run: Run) -> None:
-        pool = Pool(lambda: Broken("press-0", "press-1"), 3)
-        rollouts = Rollouts(TASKS[:2], Engine(), DIALECT, config, run, pool)
+        pool = LocalPool(lambda: Broken("press-0", "press-1"), 3)
+        rollouts = rollouts_in(TASKS[:2], Engine(), config, run, pool)
         with pytest.raises(EnvError, match="update 1: machines failed in every episode"):
             await rollouts.groups(0, lambda group: True)
         await rollouts.groups(1, lambda group: True)

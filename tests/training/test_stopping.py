@@ -21,15 +21,18 @@ import torch
 from guesser import settings, train_in
 from test_loop import GENTLY, LEARNS, checkpoints, equal, metrics, rollouts, weights
 
+from arpo.algorithms.base import make_algorithm
 from arpo.engines import local
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.errors import ConfigError, EnvError
 from arpo.runs.store import Run
 from arpo.training import loop
+from arpo.training import samples as samples_module
+from arpo.training.base import Batch, LearnerError, NotFinite
 from arpo.training.checkpoint import Checkpoints
-from arpo.training.learner import Learner, LearnerError, NotFinite
+from arpo.training.learner import LocalLearner
 from arpo.training.rollouts import Rollouts
-from arpo.training.samples import Batch, to_samples
+from arpo.training.samples import to_samples
 from arpo.types import Sample, from_json
 
 RARELY = GENTLY | {"save_every": 100}  # on its own it would save at the end alone
@@ -76,9 +79,9 @@ def cancel_at(owner: Any, name: str, call: int, monkeypatch: pytest.MonkeyPatch)
     [
         (Run, "add", 4, 0),
         (Run, "add", 9 + 9 + 4, 2),
-        (Learner, "self_test", 1, 0),  # not after the whole update that would follow
-        (Learner, "update", 1, 1),
-        (Learner, "update", 3, 3),
+        (LocalLearner, "self_test", 1, 0),  # not after the whole update that would follow
+        (LocalLearner, "update", 1, 1),
+        (LocalLearner, "update", 3, 3),
         (Checkpoints, "publish", 2, 2),
         (local, "load_model", 2, 2),
     ],
@@ -205,7 +208,7 @@ def bad_step(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
             samples[-1] = dataclasses.replace(samples[-1], advantages=nothing)
         return samples
 
-    monkeypatch.setattr(loop, "to_samples", poisoned)
+    monkeypatch.setattr(samples_module, "to_samples", poisoned)
     return int(request.param)
 
 
@@ -230,11 +233,11 @@ def test_what_is_no_number_stops_the_run_and_can_be_looked_at(
         samples = [from_json(Sample, line) for line in (bad / "samples.jsonl").read_text().splitlines()]
         old = torch.load(bad / "old.pt")
         assert len(old) == (len(samples) if bad_step else 0)
-        learner = Learner(load_checkpoint(bad, "cpu"), config)
-        learner.show({name: run.image(name) for sample in samples for name in sample.images})
+        learner = LocalLearner(load_checkpoint(bad, "cpu"), config, make_algorithm(config.algorithm, config.seed))
+        screens = {name: run.image(name) for sample in samples for name in sample.images}
         with pytest.raises(NotFinite, match="the loss is nan"):
             batch = Batch(tuple(samples), **json.loads((bad / "batch.json").read_text()))
-            learner.step(batch, dict(zip(map(id, samples), old, strict=False)), [])
+            learner.step(batch, screens, old)
 
 
 # The whole command, in a process of its own
@@ -312,8 +315,8 @@ def test_a_second_signal_waits_for_nothing(guesser_folder: Path, tmp_path: Path)
     folder = tmp_path / "a run"
     endless = """
 import time
-from arpo.training.learner import Learner
-Learner.update = lambda *_: (print("in the learner", file=sys.stderr, flush=True), time.sleep(9999))"""
+from arpo.training.learner import LocalLearner
+LocalLearner.update = lambda *_: (print("in the learner", file=sys.stderr, flush=True), time.sleep(9999))"""
     process = begin(folder, guesser_folder, setup=endless)
     wait_for("in the learner", process)
     process.send_signal(signal.SIGINT)

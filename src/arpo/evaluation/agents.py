@@ -19,6 +19,7 @@ from arpo.config import AgentConfig, Config
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
 from arpo.errors import ConfigError
 from arpo.evaluation.run import sampling_of
+from arpo.runs.checkpoints import best_in, checkpoints_in
 
 if TYPE_CHECKING:
     from arpo.engines.local import LocalEngine
@@ -51,12 +52,10 @@ def find_agent(model: str) -> str:
     folder = Path(model)
     if not (folder / "config.yaml").is_file() or (folder / "config.json").exists():  # the latter is a checkpoint's
         return model
-    from arpo.training.checkpoint import Checkpoints
-
-    checkpoints = Checkpoints(folder / "checkpoints")
-    if not checkpoints.all():
+    checkpoints = folder / "checkpoints"
+    if not checkpoints_in(checkpoints):
         raise ConfigError(f"model={model}: a run without a checkpoint; only a training that made an update has one")
-    best = checkpoints.best
+    best = best_in(checkpoints)
     Console(stderr=True, highlight=False).print(f"{model}: its best checkpoint is {best}", markup=False, soft_wrap=True)
     return str(best)
 

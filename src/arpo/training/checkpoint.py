@@ -1,14 +1,7 @@
-"""Checkpoints: all that a run needs to go on, one folder each, there whole or not at all.
-
-    checkpoints/update-00012/    the agent in Hugging Face's form, what the learner adds (optimizer.pt), state.json
+"""Checkpoints: all that a run needs to go on, one folder each, there whole or not at all (runs/checkpoints.py).
 
 Random choices follow from (seed, update) and need no state; what an algorithm remembers is small, since trajectories
-are in the run's store. Beside the newest, the best is kept: the one with the highest success of training episodes,
-averaged over the RECENT updates that led to it. (One update plays few tasks, and not always the same; those with fewer
-updates behind them are the best only where all have fewer.) It is a choice by noisy numbers: to compare agents, use
-`arpo eval`.
-
-A damaged one is never removed: who renames it goes on from the one before, and what was played since is in the store.
+are in the run's store. Kept are the newest, and beside them the best.
 
 A loss or a gradient that is no number ends a run, and its batch is set aside. To reproduce:
 
@@ -27,7 +20,6 @@ import shutil
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import torch
@@ -35,13 +27,12 @@ from safetensors import SafetensorError
 
 from arpo.algorithms.base import Algorithm
 from arpo.engines.checkpoint import BASE, find_checkpoint
-from arpo.errors import ConfigError
+from arpo.runs.checkpoints import RECENT, best_in, checkpoints_in, read_state, readable
 from arpo.runs.settings import LINE
 from arpo.training.base import Learner, LearnerError, NotFinite
 from arpo.types import to_json
 
 _log = logging.getLogger(__name__)
-RECENT = 4  # updates whose success is averaged to find the best
 
 
 class Checkpoints:
@@ -55,22 +46,9 @@ class Checkpoints:
         self._unsaved: dict[str, Any] | None = None  # the metrics of the last update, where no checkpoint has them
         self._recent: deque[float] = deque(maxlen=RECENT)
 
-    def all(self) -> list[Path]:
-        return sorted(self.folder.glob("update-?????"))
-
     @property
-    def newest(self) -> Path:
-        return self.all()[-1]
-
-    @property
-    def best(self) -> Path:
-        """See the module; the newest of those that are equal."""
-
-        def goodness(place: Path) -> tuple[int, float, str]:
-            recent = self._state(place)["recent"]
-            return len(recent), fmean(recent), place.name
-
-        return max(self.all(), key=goodness)
+    def newest(self) -> Path | None:
+        return next(reversed(checkpoints_in(self.folder)), None)
 
     def save(self, learner: Learner, algorithm: Algorithm, metrics: dict[str, Any]) -> Path:
         """Write one, then drop the oldest: a crash in between leaves one more and never one less.
@@ -105,64 +83,34 @@ class Checkpoints:
                         _log.warning("update %d could not be saved, it will be made again: %s", learner.version, error)
             if isinstance(stopped, NotFinite):
                 place = self._set_aside(learner, stopped)
-                begin = self.newest if self.all() else self._model
+                begin = self.newest or self._model
                 raise LearnerError(
                     f"{stopped}; nothing of its batch was learned, see {place}; "
                     f"a new run with train.model={begin} and a smaller train.lr may do better"
                 ) from stopped
             raise
 
-    def metrics(self) -> dict[str, Any]:
-        """The metrics of the newest one's last update."""
-        metrics: dict[str, Any] = self._state(self.newest)["line"]
-        with self._reading(self.newest / "state.json"):
+    def metrics(self, place: Path) -> dict[str, Any]:
+        """Of the last update before a checkpoint."""
+        metrics: dict[str, Any] = read_state(place)["line"]
+        with readable(place, place / "state.json"):
             if not metrics.keys() >= LINE:
                 raise ValueError("its line of metrics is none")
         return metrics
 
-    def restore(self, learner: Learner, algorithm: Algorithm) -> int:
-        """Put the newest back; returns its number of updates, 0 where there is none.
-
-        ConfigError where one of them is damaged. What a GPU wrote is read where there is none, and the reverse.
-        """
+    def restore(self, learner: Learner, algorithm: Algorithm) -> Path | None:
+        """Put the newest back and return it; None where there is none. ConfigError where one of them is damaged."""
         for unfinished in self.folder.glob("*.part"):
             shutil.rmtree(unfinished)
-        if not self.all():
-            return 0
-        place = self.newest
-        state = {each: self._state(each) for each in self.all()}[place]  # all: a later choice of the best needs them
-        with self._reading(place):
-            learner.restore(place, state)
-        with self._reading(place / "state.json"):
-            algorithm.restore(state["replay"])
-        self._recent.extend(state["recent"])
-        return learner.version
-
-    def _state(self, place: Path) -> dict[str, Any]:
-        with self._reading(place / "state.json") as file:
-            state: dict[str, Any] = json.loads(file.read_text())
-            kinds = {"version": int, "replay": dict, "line": dict, "recent": list}
-            if not all(isinstance(state[name], kind) for name, kind in kinds.items()):
-                raise ValueError("not what a checkpoint remembers")
-            fmean(state["recent"])
-            return state
-
-    @contextlib.contextmanager
-    def _reading(self, file: Path) -> Iterator[Path]:
-        """ConfigError, with the way back, where a checkpoint or a file of it is damaged."""
-        try:
-            yield file
-        except torch.OutOfMemoryError:
-            raise
-        except Exception as error:  # torch, pickle, safetensors and json each raise their own kinds
-            place = file if file.parent == self.folder else file.parent
-            others = [each.name for each in self.all() if each != place]
-            then = f"from {others[-1]}" if others else "from its beginning, with the episodes that are stored"
-            why = str(error).partition("\n")[0].partition(". ")[0] or type(error).__name__
-            raise ConfigError(
-                f"{file}: cannot be read ({why}); rename {place.name} to {place.name}.damaged, and the run goes on "
-                f"{then}"
-            ) from error
+        states = {place: read_state(place) for place in checkpoints_in(self.folder)}  # a later best needs all of them
+        if (place := self.newest) is None:
+            return None
+        with readable(place, place, but=torch.OutOfMemoryError):
+            learner.restore(place, states[place])
+        with readable(place, place / "state.json"):
+            algorithm.restore(states[place]["replay"])
+        self._recent.extend(states[place]["recent"])
+        return place
 
     def _finished(self, metrics: dict[str, Any]) -> None:
         self._unsaved = metrics
@@ -180,8 +128,8 @@ class Checkpoints:
             self._write_agent(learner, part)
             (part / "state.json").write_text(json.dumps(learner.state(part) | state))
         self._unsaved = None
-        kept = {*self.all()[-self.keep :], self.best}
-        for old in set(self.all()) - kept:
+        every = checkpoints_in(self.folder)
+        for old in set(every) - {*every[-self.keep :], best_in(self.folder)}:
             shutil.rmtree(old)
         return place
 

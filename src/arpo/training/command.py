@@ -31,6 +31,7 @@ from arpo.evaluation.run import Evaluation, evaluate, sampling_of
 from arpo.evaluation.statistics import Interval
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
+from arpo.runs.checkpoints import best_in
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import from_anywhere, go_on, same_settings
 from arpo.runs.store import Run, write_whole
@@ -179,7 +180,7 @@ class _Session:
             await train(config, self.run, rollouts, engine, learner, algorithm, checkpoints, show)
         summary = _compared(base, await self.judge("the trained agent", learner.version, player))
         if learner.version:
-            summary["best_checkpoint"] = str(checkpoints.best.relative_to(self.run.folder))
+            summary["best_checkpoint"] = str(best_in(place).relative_to(self.run.folder))
         return summary
 
     async def judge(self, who: str, update: int, player: Player) -> dict[str, Evaluation]:

@@ -38,16 +38,16 @@ async def train(
     on_update: Callable[[dict[str, Any]], object] = lambda metrics: None,
 ) -> None:
     """Make the updates that the run has not made yet."""
-    first = checkpoints.restore(learner, algorithm)
+    place = checkpoints.restore(learner, algorithm)
     logged = {metrics["update"] for metrics in run.metrics()}
-    if first:
-        await engine.load(first, checkpoints.newest)
-        if first - 1 not in logged:
-            run.log(checkpoints.metrics())
-            on_update(checkpoints.metrics())
+    if place is not None:
+        await engine.load(learner.version, place)
+        if learner.version - 1 not in logged:
+            run.log(checkpoints.metrics(place))
+            on_update(checkpoints.metrics(place))
     image_pad = rollouts.agent.dialect.image_pad
     with checkpoints.guard(learner, algorithm):
-        async with aclosing(rollouts.batches(first, algorithm.accept)) as batches_of_groups:
+        async with aclosing(rollouts.batches(learner.version, algorithm.accept)) as batches_of_groups:
             async for rollout in batches_of_groups:
                 began = time.monotonic()
                 groups = algorithm.fill(rollout.groups, rollout.update, partial(_success, run))

@@ -13,17 +13,12 @@ from traces import patient, wait_until
 
 from arpo.agent.actions import Click, Finish, Type
 from arpo.config import EnvConfig
-from arpo.envs.pool import Job, Lease, Pool
+from arpo.envs.base import Lease
+from arpo.envs.pool import LocalPool
 from arpo.errors import EnvError
-from arpo.types import Outcome
 
 pytestmark = pytest.mark.desktop("mousepad", "xterm")
 SETTINGS = EnvConfig(name="desktop", size=(1280, 720), workers=2)
-
-
-class Episode:
-    def __init__(self, outcome: Outcome, score: float | None = None) -> None:
-        self.outcome, self.score = outcome, score
 
 
 def below(pid: int) -> list[tuple[int, str]]:
@@ -47,41 +42,41 @@ def kill(lease: Lease, name: str) -> None:
     assert victims
 
 
-def play(*jobs: Job, broken: str) -> list[tuple[Job, Episode | None]]:
-    """Play episodes in each of whose first attempts something is killed."""
-    done: list[tuple[Job, Episode | None]] = []
+async def attempt(env: Lease, broken: str | None) -> float:
+    await env.reset(make_task("xterm"), 0)
+    await env.step(Type("echo yes > done\n"))
+    if broken:
+        kill(env, broken)
+    await env.step(Click(640, 700))
+    await env.step(Finish())
+    return await env.score()
+
+
+def play(episodes: int, broken: str) -> list[float | None]:
+    """The scores of episodes, each in a lease, in each of which something is killed; then of as many without."""
     before = len(below(os.getpid()))
 
-    async def attempt(env: Lease, job: Job) -> Episode:
-        try:
-            await env.reset(job.task, 0)
-            await env.step(Type("echo yes > done\n"))
-            if job.attempt == 0:
-                kill(env, broken)
-            await env.step(Click(640, 700))
-            await env.step(Finish())
-            return Episode(Outcome.FINISHED, await env.score())
-        except EnvError:
-            return Episode(Outcome.ENV_ERROR)
+    async def leased(pool: LocalPool, broken: str | None) -> float | None:
+        async with pool.lease() as env:
+            try:
+                return await attempt(env, broken)
+            except EnvError:
+                return None
 
-    async def run() -> None:
-        async with Pool(patient, 2, SETTINGS) as pool:
-            collect = lambda job, played: done.append((job, played))  # noqa: E731
-            await pool.play(jobs, 2, stored=lambda job: None, attempt=attempt, done=collect)
+    async def run() -> list[float | None]:
+        async with LocalPool(patient, 2, SETTINGS) as pool:
+            killed = await asyncio.gather(*(leased(pool, broken) for _ in range(episodes)))
+            return [*killed, *await asyncio.gather(*(leased(pool, None) for _ in range(episodes)))]
 
-    asyncio.run(run())
+    scores = asyncio.run(run())
     wait_until(lambda: len(below(os.getpid())) == before, lambda: below(os.getpid()))
-    return done
+    return scores
 
 
 @pytest.mark.parametrize("broken", ["Xvfb", "worker"])
-def test_an_episode_whose_machine_died_is_tried_again_and_then_scored(broken: str) -> None:
-    done = play(*(Job(make_task("xterm", name=f"task-{i}"), i) for i in range(3)), broken=broken)
-    assert sorted(job.index for job, _ in done) == [0, 1, 2]
-    assert all(job.attempt == 1 and played is not None and played.score == 1 for job, played in done)
+def test_an_episode_whose_machine_died_has_no_score_and_the_next_has_a_new_machine(broken: str) -> None:
+    assert play(3, broken) == [None, None, None, 1, 1, 1]
 
 
 def test_an_application_that_died_is_the_agents_world() -> None:
-    ((job, played),) = play(Job(make_task("xterm"), 0), broken="xterm")
-    assert played is not None
-    assert (job.attempt, played.outcome, played.score) == (0, Outcome.FINISHED, 1)
+    assert play(1, "xterm") == [1, 1]

@@ -26,10 +26,9 @@ from arpo.envs.desktop import memory
 from arpo.envs.desktop import sandbox as module
 from arpo.envs.desktop.keys import keysyms, typed
 from arpo.envs.desktop.sandbox import APPLICATIONS, MOST_PROCESSES, PROGRAMS, Sandbox, missing
-from arpo.envs.pool import Job, Pool
+from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EnvError, NoRoom
-from arpo.types import Outcome
-from fake_env import FakeEnv, make_task
+from fake_env import FakeEnv
 
 pytestmark = pytest.mark.desktop
 Start = Callable[..., Sandbox]
@@ -652,22 +651,18 @@ def played(n_envs: int) -> tuple[int, int]:
     """So many episodes were played, so many of them at the same time."""
     at_once, most, done = 0, 0, 0
 
-    async def attempt(env: object, job: Job) -> SimpleNamespace:
-        nonlocal at_once, most
-        at_once += 1
-        most = max(most, at_once)
-        await asyncio.sleep(0)
-        at_once -= 1
-        return SimpleNamespace(outcome=Outcome.FINISHED)
-
-    def finish(job: Job, episode: object) -> None:
-        nonlocal done
-        done += 1
+    async def use(pool: LocalPool) -> None:
+        nonlocal at_once, most, done
+        async with pool.lease():
+            at_once += 1
+            most = max(most, at_once)
+            await asyncio.sleep(0)
+            at_once -= 1
+            done += 1
 
     async def play() -> None:
-        async with Pool(Roomy, n_envs, EnvConfig()) as pool:
-            jobs = [Job(make_task("press-1"), i) for i in range(10)]
-            await pool.play(jobs, n_envs, stored=lambda job: None, attempt=attempt, done=finish)
+        async with LocalPool(Roomy, n_envs, EnvConfig()) as pool:
+            await asyncio.gather(*(use(pool) for _ in range(10)))
 
     asyncio.run(play())
     return done, most
