@@ -49,7 +49,7 @@ def read_state(place: Path) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def readable(place: Path, file: Path, but: type[Exception] = MemoryError) -> Iterator[Path]:
-    """ConfigError, with the way back, where a file of a checkpoint is damaged; `but`: an error that says other things."""
+    """ConfigError, with the way back, where a file of a checkpoint is damaged; `but`: an error to let through."""
     try:
         yield file
     except but:
