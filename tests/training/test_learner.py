@@ -23,9 +23,9 @@ from arpo.engines.base import Prompt
 from arpo.engines.checkpoint import Checkpoint, load_checkpoint, load_model
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import banned_ids, image_grid, spread
-from arpo.envs.images import decode, observe
 from arpo.envs.pool import Pool
 from arpo.errors import ConfigError
+from arpo.images import decode, observe
 from arpo.runs.store import Run
 from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.training.rollouts import Rollouts

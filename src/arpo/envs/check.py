@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import Env
-from arpo.envs.images import decode, pixel_hash
 from arpo.errors import ActionError, ArpoError, TaskError
+from arpo.images import decode, pixel_hash
 from arpo.types import Observation, Task
 
 T = TypeVar("T")

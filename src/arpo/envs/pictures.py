@@ -6,15 +6,17 @@ a right click, an arrow a drag or a turn of the wheel; what is typed stands in t
 
 import bisect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, ImageDraw
 
 from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait, points
-from arpo.envs.images import Pixels
-from arpo.envs.pocket.fonts import font
-from arpo.types import Task
+from arpo.envs.base import Env, Expert
+from arpo.fonts import font
+from arpo.images import Pixels, decode
+from arpo.types import Observation, Step, Task, Trajectory
 
 FORMATS = {".gif": "GIF", ".png": "PNG"}  # both move; a PNG keeps every colour
 
@@ -56,6 +58,38 @@ class Recording:
     def verdict(self) -> str:
         steps = f"{self.steps} step" + ("s" if self.steps != 1 else "")
         return f"solved in {steps}" if self.solved else f"not solved: score {self.score:g} after {steps}"
+
+
+def record(env: Env, expert: Expert, task: Task, seed: int) -> Recording:
+    """The expert's episode. It ends by itself or at the task's step limit."""
+    screen = env.reset(task, seed)
+    shots: list[Shot] = []
+    while not env.ended and len(shots) < task.max_steps:
+        thought, action = expert.act(env)
+        shots.append(Shot(decode(screen.image), thought, action))
+        screen = env.step(action)
+    shots.append(Shot(decode(screen.image), "", None))
+    return Recording(task, tuple(shots), env.score())
+
+
+def from_trajectory(task: Task, trajectory: Trajectory, screenshot: Callable[[str], Observation]) -> Recording:
+    """A stored episode. `screenshot` gives the screen of a hash."""
+    assert trajectory.score is not None, "an episode that was broken off by the machine has no score"
+    shots = []
+    screen = trajectory.start
+    for step in trajectory.steps:
+        shots.append(Shot(decode(screenshot(screen).image), _thought(step), step.action))
+        screen = step.observation or screen
+    if not shots or shots[-1].action is not None:  # else its last reply stands on the last screen
+        shots.append(Shot(decode(screenshot(screen).image), "", None))
+    return Recording(task, tuple(shots), trajectory.score)
+
+
+def _thought(step: Step) -> str:
+    """What the agent said before its action, or why there was no action."""
+    if step.parse_error is not None:
+        return f"No action: {step.parse_error}"
+    return step.completion.text.partition("Action:")[0].strip().removeprefix("Thought:").strip()
 
 
 def describe(action: Action) -> str:

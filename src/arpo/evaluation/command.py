@@ -19,7 +19,7 @@ from arpo.engines.scripted import LOOK_BEHIND, POLICIES, byte_vocabulary, script
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
-from arpo.evaluation.pictures import save_examples
+from arpo.evaluation.examples import save_examples
 from arpo.evaluation.run import EngineFor, Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted

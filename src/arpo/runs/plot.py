@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from arpo.envs.pocket.fonts import font
+from arpo.fonts import font
 
 SIZE, SMOOTH = (760, 440), 2  # drawn so many times larger, and shrunk
 LEFT, RIGHT, TOP, BOTTOM = 70, 30, 40, 60

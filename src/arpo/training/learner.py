@@ -34,8 +34,8 @@ from arpo.config import AlgorithmConfig, Config
 from arpo.engines.checkpoint import Checkpoint, save_model
 from arpo.engines.images import encode, resized
 from arpo.engines.qwen import causal_at, embed, image_grid, logits, rope, run_layers, spread
-from arpo.envs.images import decode
 from arpo.errors import ArpoError
+from arpo.images import decode
 from arpo.runs.record import TokenRecord
 from arpo.training import lora
 from arpo.training.samples import Batch

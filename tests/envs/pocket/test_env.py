@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from strategies import actions
 
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type
-from arpo.envs.images import decode, pixel_hash
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.env import LARGEST, SMALLEST
 from arpo.envs.pocket.expert import Expert
 from arpo.errors import ActionError, ConfigError, TaskError
+from arpo.images import decode, pixel_hash
 from arpo.types import Task
 
 TRAIN = [task for tasks in task_list("train").values() for task in tasks]
@@ -229,7 +229,7 @@ def test_fail_scores_on_an_infeasible_task_alone_and_nothing_else_scores_there()
 def test_screens_do_not_depend_on_the_hash_seed_of_the_process() -> None:
     """Python orders sets of strings differently in every process; nothing that is drawn may follow that order."""
     script = """
-from arpo.envs.images import pixel_hash
+from arpo.images import pixel_hash
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import Expert

@@ -1,7 +1,7 @@
 """`pocket`: a desktop in pure Python, numpy and Pillow. Deterministic, fast, and with a screen parse.
 
 desktop.py   the shell: windows, focus, menus, events        ui.py, textbox.py, dialogs.py   the widgets
-apps/        the applications, on one file system (vfs.py)   draw.py, fonts.py               the pixels
+apps/        the applications, on one file system (vfs.py)   canvas.py, text_layout.py        the pixels
 families/    tasks, checks and experts                       catalog.py, lists/              ids and splits
 env.py       all of it behind the contract of envs/base.py   screen.py                       the screen parse
 """

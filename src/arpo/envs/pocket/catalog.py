@@ -63,7 +63,9 @@ def get_task(task_id: str) -> Task:
 def task_list(split: str) -> dict[str, list[str]]:
     """The ids of a split by domain."""
     if split not in SPLITS:
-        raise TaskError(f"unknown split {split!r}: pocket has {', '.join(SPLITS)}")
+        near = difflib.get_close_matches(split, SPLITS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"pocket has {', '.join(SPLITS)}"
+        raise TaskError(f"unknown split {split!r}: {hint}")
     tasks: dict[str, list[str]] = json.loads((LISTS / f"{split}.json").read_text(encoding="utf-8"))
     return tasks
 

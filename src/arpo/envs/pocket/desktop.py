@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-from arpo.envs.pocket.fonts import fit, width
+from arpo.envs.pocket.text_layout import fit, width
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, Do, Layer, Menu, MenuItem, On, Ui, states
 from arpo.envs.pocket.vfs import FileProblem, Files, split

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from arpo.envs.pocket.desktop import App, Dialog
-from arpo.envs.pocket.fonts import LINE, width
+from arpo.envs.pocket.text_layout import LINE, width
 from arpo.envs.pocket.textbox import TextBox, rows_of
 from arpo.envs.pocket.ui import ROW, Act, On, Ui
 from arpo.envs.pocket.vfs import PLACES, FileProblem, check_name, join

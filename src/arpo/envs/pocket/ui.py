@@ -4,7 +4,7 @@ An application's `view(ui)` calls `ui.button(…)`, `ui.field(…)` and so on. E
 what it looks like (`spec`, the key under which its picture is cached) and what it does (`on`). The same items are
 drawn, hit by clicks and listed in the screen parse, so what is seen is what can be clicked.
 
-All sizes are logical pixels; draw.py alone knows the screen's scale.
+All sizes are logical pixels; canvas.py alone knows the screen's scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from arpo.envs.pocket.fonts import LINE, advance, fit, width
+from arpo.envs.pocket.text_layout import LINE, advance, fit, width
 from arpo.envs.pocket.textbox import TextBox
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from decimal import Context, Decimal, DecimalException, DivisionByZero, InvalidO
 from functools import partial
 
 from arpo.envs.pocket.desktop import App, Desktop, Keys, Window
-from arpo.envs.pocket.fonts import LINE, width
+from arpo.envs.pocket.text_layout import LINE, width
 from arpo.envs.pocket.ui import On, Ui
 
 KEYS = ("C", "back", "%", "/", "7", "8", "9", "x", "4", "5", "6", "-", "1", "2", "3", "+", "+/-", "0", ".", "=")

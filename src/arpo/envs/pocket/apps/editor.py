@@ -2,7 +2,7 @@
 
 from arpo.envs.pocket.apps.document import Document
 from arpo.envs.pocket.desktop import Desktop, Dialog, Keys, Menus, Window
-from arpo.envs.pocket.fonts import width
+from arpo.envs.pocket.text_layout import width
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, MenuItem, Ui, clipboard_items
 

@@ -9,7 +9,7 @@ from functools import partial
 
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Keys, Menus, Window
 from arpo.envs.pocket.dialogs import Prompt, confirm
-from arpo.envs.pocket.fonts import width
+from arpo.envs.pocket.text_layout import width
 from arpo.envs.pocket.textbox import UNDO_LIMIT
 from arpo.envs.pocket.ui import ROW, MenuItem, On, Ui
 from arpo.envs.pocket.vfs import PLACES, TRASH, FileProblem, check_name, join, split

@@ -13,7 +13,7 @@ from typing import cast
 
 from arpo.envs.pocket.desktop import TITLE, App, Desktop, Dialog, Keys, Window
 from arpo.envs.pocket.dialogs import confirm
-from arpo.envs.pocket.fonts import LINE, width
+from arpo.envs.pocket.text_layout import LINE, width
 from arpo.envs.pocket.textbox import UNDO_LIMIT, TextBox, rows_of
 from arpo.envs.pocket.ui import ROW, SCROLL_ROWS, MenuItem, On, Ui, states
 from arpo.envs.pocket.words import PEOPLE, nouns, person, sentence

@@ -11,7 +11,7 @@ from functools import partial
 from arpo.envs.pocket.apps.document import Document
 from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_name, evaluate, number
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, Desktop, Keys, Menus, Window
-from arpo.envs.pocket.fonts import LINE, fit
+from arpo.envs.pocket.text_layout import LINE, fit
 from arpo.envs.pocket.textbox import FIELD_LIMIT, UNDO_LIMIT, TextBox
 from arpo.envs.pocket.ui import MenuItem, On, Ui
 from arpo.envs.pocket.vfs import FileProblem

@@ -12,8 +12,8 @@ from random import Random
 from typing import Any, ClassVar, TypeAlias
 
 from arpo.envs.pocket.apps.mail import fill
+from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import TASKBAR, App, Desktop
-from arpo.envs.pocket.draw import COLORS
 from arpo.envs.pocket.screen import Move, Screen
 from arpo.envs.pocket.vfs import PLACES
 from arpo.envs.pocket.words import nouns, sentence

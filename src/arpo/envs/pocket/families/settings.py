@@ -6,8 +6,8 @@ from typing import Any
 
 from arpo.agent.actions import Drag, Fail
 from arpo.envs.pocket.apps.settings import CHECKS, CHOICES, DEFAULTS, DISABLED_BY, SLIDERS, VALUES, Settings, randomise
+from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.draw import COLORS
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, open_perhaps
 from arpo.envs.pocket.screen import Control, Move, Screen
 from arpo.envs.pocket.words import coin, drawn, one_of

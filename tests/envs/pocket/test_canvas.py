@@ -5,10 +5,10 @@ from machine import Machine
 
 from arpo.agent.actions import Click, Type
 from arpo.envs.pocket import PocketEnv
+from arpo.envs.pocket.canvas import ACCENTED, COLORS, WHITE, Color, Theme, _painted, wallpaper
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.draw import ACCENTED, COLORS, WHITE, Color, Theme, _painted, wallpaper
 from arpo.envs.pocket.expert import Expert
-from arpo.envs.pocket.fonts import text_mask, width
+from arpo.envs.pocket.text_layout import text_mask, width
 
 
 def contrast(one: Color, two: Color) -> float:

@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arpo.envs.images import Pixels
-from arpo.envs.pocket.fonts import SIZE, text_mask, width
+from arpo.envs.pocket.text_layout import SIZE, text_mask, width
 from arpo.envs.pocket.ui import Layer, Spec
+from arpo.images import Pixels
 
 Color: TypeAlias = tuple[int, int, int]
 Words: TypeAlias = list[tuple[int, int, int, str]]

@@ -37,12 +37,12 @@ from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.images import PATCH
 from arpo.engines.qwen import spread
-from arpo.envs.images import Pixels
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import Expert, ExpertLost
 from arpo.envs.pocket.words import sentence
 from arpo.errors import TaskError
+from arpo.images import Pixels
 from arpo.seeds import EVALUATION
 from arpo.types import Observation, Task
 

@@ -55,9 +55,9 @@ from arpo.envs.pool import Pool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
+from arpo.teaching.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
+from arpo.teaching.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.training.checkpoint import on_disk
-from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
-from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.types import Observation, Provenance, Task
 
 PROMPT = "Task: {instruction}"
