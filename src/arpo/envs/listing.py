@@ -34,8 +34,7 @@ def _describe(name: str) -> dict[str, Any]:
                 "ids": catalog(name).task_list(split),
             }
         )
-    about = {"name": name, "about": known.about, "deterministic": known.deterministic}
-    return about | {"splits": splits}
+    return {"name": name, "about": known.about, "deterministic": known.deterministic, "splits": splits}
 
 
 def print_tables(listed: dict[str, Any]) -> None:

@@ -39,7 +39,7 @@ from arpo.engines.images import PATCH
 from arpo.engines.qwen import spread
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.expert import Expert, ExpertLost
+from arpo.envs.pocket.expert import ExpertLost, PocketExpert
 from arpo.envs.pocket.words import sentence
 from arpo.errors import TaskError
 from arpo.images import Pixels
@@ -109,7 +109,7 @@ class Teacher:
         task = self.task()
         env, rng = self.env, self.rng
         env.load(task, rng.randrange(EVALUATION))
-        expert, conversation = Expert(task), self.dialect.start(task.instruction)
+        expert, conversation = PocketExpert(task), self.dialect.start(task.instruction)
         replies: list[tuple[int, ...]] = []
         taught: list[bool] = []
         screens: list[Pixels] = []
@@ -170,7 +170,7 @@ class Teacher:
         env, rng = self.env, self.rng
         task = self.task()
         env.load(task, rng.randrange(EVALUATION))
-        expert = Expert(task)
+        expert = PocketExpert(task)
         for _ in range(rng.randrange(6)):
             try:
                 env.perform(random_action(rng, env.size) if rng.random() < 0.4 else expert.act(env)[1])
@@ -184,10 +184,10 @@ class Teacher:
         context = conversation.observe(_observation(pixels))
         ids = list(flatten(conversation.segments, [], context, self.dialect.image_pad).ids)
         learn = [False] * len(ids)
-        line = list(self.vocabulary.encode("\n"))
+        newline = list(self.vocabulary.encode("\n"))
         for question, answer in [*self.questions(), ([], list(self.vocabulary.encode(f" {said}")))]:
-            ids += [*question, *answer, *line]
-            learn += [False] * len(question) + [True] * len(answer) + [False] * len(line)
+            ids += [*question, *answer, *newline]
+            learn += [False] * len(question) + [True] * len(answer) + [False] * len(newline)
         return self.lesson(ids, learn, [pixels], [self.grids()])
 
     def questions(self) -> Iterator[tuple[list[int], list[int]]]:

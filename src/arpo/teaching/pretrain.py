@@ -50,7 +50,7 @@ from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import causal, embed, rope, run_layers
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.expert import Expert
+from arpo.envs.pocket.expert import PocketExpert
 from arpo.envs.pool import Pool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
@@ -112,7 +112,7 @@ def corpus(episodes: int) -> Iterator[str]:
     for i in range(episodes):
         task = get_task(f"{families[i % len(families)]}-{i % 4:03d}")
         env.load(task, i)
-        expert = Expert(task)
+        expert = PocketExpert(task)
         yield task.instruction
         while not env.ended:
             yield " ".join(word for word, _ in env.words())
@@ -222,14 +222,14 @@ def _teach(settings: Pretraining, device: str, tokenizer: tokenizers.Tokenizer, 
         screens += len(batch["screens"])
         now = time.monotonic()
         if now - reported > settings.report_s or done == 1:
-            line: dict[str, float] = {"seconds": round(now - began), "steps": step, "screens": screens}
-            line |= {"reply": reply.item(), "word": word.item(), "place": place.item()}
-            line |= _measure(pupil, tests, box)
+            metrics: dict[str, float] = {"seconds": round(now - began), "steps": step, "screens": screens}
+            metrics |= {"reply": reply.item(), "word": word.item(), "place": place.item()}
+            metrics |= _measure(pupil, tests, box)
             if now - played > settings.success_s or done == 1:
-                line["success"] = _success(pupil, tokenizer, settings)
+                metrics["success"] = _success(pupil, tokenizer, settings)
                 _save(pupil, settings.out)
                 played = time.monotonic()
-            _report(settings.out, line)
+            _report(settings.out, metrics)
             reported = time.monotonic()
 
 
@@ -261,7 +261,7 @@ def _saved_where_it_is_stopped(settings: Pretraining, pupil: Pupil) -> Iterator[
 
 
 def _save(pupil: Pupil, out: Path) -> None:
-    """Whole or not at all: written aside, then put in place; last config.json, without which it is no checkpoint."""
+    """A checkpoint, whole or not at all: written to a folder of its own, then moved, config.json last."""
     part = out / "part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -315,17 +315,17 @@ def _lessons(settings: Pretraining, device: str) -> Any:
     )
 
 
-def _report(out: Path, line: Mapping[str, float]) -> None:
+def _report(out: Path, metrics: Mapping[str, float]) -> None:
     """A line of JSON for metrics.jsonl, and the same in short for people."""
     with (out / "metrics.jsonl").open("a") as log:
-        log.write(f"{json.dumps({name: round(value, 4) for name, value in line.items()})}\n")
-    if "steps" in line:
+        log.write(f"{json.dumps({name: round(value, 4) for name, value in metrics.items()})}\n")
+    if "steps" in metrics:
         shares = {"reads": "heldout_readings_words", "points": "heldout_readings_places"}
         shares |= {"replies": "heldout_episodes_answers", "succeeds": "success"}
-        told = "   ".join(f"{word} {line[name]:4.0%}" for word, name in shares.items() if name in line)
-        print(f"{line['seconds']:5} s   {line['screens'] / 1e6:5.2f}M screens   {told}", flush=True)
+        told = "   ".join(f"{word} {metrics[name]:4.0%}" for word, name in shares.items() if name in metrics)
+        print(f"{metrics['seconds']:5} s   {metrics['screens'] / 1e6:5.2f}M screens   {told}", flush=True)
     else:
-        print(", ".join(f"{value:,} {name}" for name, value in line.items()), flush=True)
+        print(", ".join(f"{value:,} {name}" for name, value in metrics.items()), flush=True)
 
 
 def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) -> dict[str, Batch]:
@@ -347,7 +347,7 @@ def _measure(pupil: Pupil, tests: dict[str, Batch], box: list[int]) -> dict[str,
 
     Each token of an answer is predicted after the right ones.
     """
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for name, batch in tests.items():
         device = batch["ids"].device.type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -361,10 +361,10 @@ def _measure(pupil: Pupil, tests: dict[str, Batch], box: list[int]) -> dict[str,
         inside = begins.cumsum(0) > ends.cumsum(0)
         shown = to_slots(batch["words"][:, 0])
         filled = shown != IGNORE
-        found[f"{name}_words"] = (words[..., 0, :].argmax(-1)[filled] == shown[filled]).float().mean().item()
-        found[f"{name}_places"] = _all_right(right[inside], begins.cumsum(0)[inside] - 1)
-        found[f"{name}_answers"] = _all_right(right, answers)
-    return found
+        shares[f"{name}_words"] = (words[..., 0, :].argmax(-1)[filled] == shown[filled]).float().mean().item()
+        shares[f"{name}_places"] = _all_right(right[inside], begins.cumsum(0)[inside] - 1)
+        shares[f"{name}_answers"] = _all_right(right, answers)
+    return shares
 
 
 def _all_right(right: Tensor, group: Tensor) -> float:

@@ -125,7 +125,7 @@ def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme)
 
 def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tuple[int, int, int, int]]]:
     """Every written word that nothing covers, and its box in logical pixels: what reading can be learned from."""
-    found = []
+    visible = []
     plain = theme._replace(accent="Blue")
     for i, layer in enumerate(layers):
         above = layers[i + 1 :]
@@ -136,9 +136,9 @@ def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tupl
                     w = width(word, size)
                     box = (left, item.y + y, left + w, item.y + y + size + 2)
                     if word and not any(other.meets(*box) for other in above):
-                        found.append((word, box))
+                        visible.append((word, box))
                     left += w + width(" ", size)
-    return found
+    return visible
 
 
 def _tile(spec: Spec, theme: Theme, scale: int) -> tuple[Pixels, Words]:

@@ -53,7 +53,7 @@ def confirm(asker: App | Dialog, title: str, text: str, yes: str, do: Act, *args
     Message(asker, title, text, [(yes, do, args), (no, None, ())])
 
 
-class Prompt(Dialog):
+class InputDialog(Dialog):
     """A name. A FileProblem from `do` is shown in the dialog, which stays open."""
 
     size = (210, 92)
@@ -87,7 +87,7 @@ class Prompt(Dialog):
             self.dismiss()
 
 
-class FileDialog(Prompt):
+class FileDialog(InputDialog):
     """A place, the files in it and a name. To open, the file must exist; to save over one, the user is asked."""
 
     size = (240, 184)

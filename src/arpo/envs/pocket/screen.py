@@ -51,15 +51,15 @@ class Control:
 
 def parse(frame: list[Layer], scale: int) -> tuple[Control, ...]:
     """Every control with a label or a value whose middle can be seen, back to front."""
-    found = []
+    controls = []
     for i, layer in enumerate(frame):
         above = frame[i + 1 :]
         for item in layer.items:
             if (item.label or item.value) and (state := _state(item, layer, above)) is not None:
                 kind, w, h, _, _, _ = item.spec
                 box = (item.x * scale, item.y * scale, (item.x + w) * scale, (item.y + h) * scale)
-                found.append(Control(kind, item.label, box, state, item.value, layer.title))
-    return tuple(found)
+                controls.append(Control(kind, item.label, box, state, item.value, layer.title))
+    return tuple(controls)
 
 
 def _state(item: Item, layer: Layer, above: list[Layer]) -> tuple[str, ...] | None:
@@ -77,7 +77,7 @@ def _state(item: Item, layer: Layer, above: list[Layer]) -> tuple[str, ...] | No
     return state
 
 
-class Screen:
+class ParsedScreen:
     """The parse of one screenshot, with the moves that it allows, and what was noted on earlier ones."""
 
     def __init__(self, controls: tuple[Control, ...], notes: dict[str, str]) -> None:
@@ -96,8 +96,8 @@ class Screen:
 
     def find(self, label: str = "", kind: str = "", window: str = "") -> Control | None:
         """The frontmost such control."""
-        found = self.all(kind, label, window)
-        return found[-1] if found else None
+        matching = self.all(kind, label, window)
+        return matching[-1] if matching else None
 
     @property
     def menu_open(self) -> bool:
@@ -171,7 +171,7 @@ class Screen:
         return title if title and not self.find(kind="minimise", window=title) else ""
 
     def is_front(self, name: str) -> bool:
-        """Whether the active window has this title, the star of unsaved work aside."""
+        """Whether the active window has this title, apart from the star of unsaved work."""
         return self.front.lstrip("*") == name
 
     def switch(self, name: str) -> Move | None:

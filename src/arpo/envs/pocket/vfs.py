@@ -1,6 +1,6 @@
 """The file system that all applications share: paths to files, folders as entries of their own, and a trash.
 
-    Files().write("/Documents/plan.txt", "buy milk")      files.names("/Documents") == ["plan.txt"]
+    FileSystem().write("/Documents/plan.txt", "buy milk")      files.names("/Documents") == ["plan.txt"]
 
 Paths are absolute with "/" between the parts; "/" itself is the home folder. Errors that a user can make (a name
 that is taken, an empty name, a full disk) are `FileProblem`s whose text an application shows in a dialog.
@@ -58,7 +58,7 @@ def check_name(name: str) -> str:
 
 
 @dataclass(slots=True)
-class Files:
+class FileSystem:
     """The tree: files by path, folders by path, and where the things in the trash came from."""
 
     files: dict[str, File] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class Files:
     )
     origins: dict[str, str] = field(default_factory=dict)
 
-    def twin(self) -> Files:
+    def twin(self) -> FileSystem:
         """The same tree once more, to be changed apart from this one."""
-        return Files(dict(self.files), dict(self.folders), dict(self.origins))
+        return FileSystem(dict(self.files), dict(self.folders), dict(self.origins))
 
     def outside_trash(self) -> tuple[dict[str, str], set[str]]:
         """What a user has: the texts of all files, and all folders, but for the trash."""

@@ -42,8 +42,8 @@ def sentence(rng: Random) -> str:
 
 
 def drawn(**how: Callable[[Random], Any]) -> Any:
-    """A family's `draw`, where each parameter is drawn by itself."""
-    return lambda self, rng: {name: draw(rng) for name, draw in how.items()}
+    """A family's `random_params`, where each parameter is drawn by itself."""
+    return lambda self, rng: {name: draw_one(rng) for name, draw_one in how.items()}
 
 
 def one_of(values: Sequence[Any]) -> Callable[[Random], Any]:

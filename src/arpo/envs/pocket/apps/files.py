@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import partial
 
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Keys, Menus, Window
-from arpo.envs.pocket.dialogs import Prompt, confirm
+from arpo.envs.pocket.dialogs import InputDialog, confirm
 from arpo.envs.pocket.text_layout import width
 from arpo.envs.pocket.textbox import UNDO_LIMIT
 from arpo.envs.pocket.ui import ROW, MenuItem, On, Ui
@@ -174,9 +174,9 @@ class FileManager(App):
 
     def typed(self, text: str) -> None:
         """Letters jump to the first name that begins with them."""
-        found = next((name for name in self.names() if name.lower().startswith(text.lower())), None)
-        if text and found:
-            self.select(found)
+        match = next((name for name in self.names() if name.lower().startswith(text.lower())), None)
+        if text and match:
+            self.select(match)
 
     # Looking around.
 
@@ -225,7 +225,7 @@ class FileManager(App):
             self._ask(f"Rename {self.selected}", "Rename", self._rename, self.selected, self.current)
 
     def _ask(self, title: str, button: str, do: Callable[..., object], text: str = "", *args: str) -> None:
-        Prompt(self, title, button, do, text, *args)
+        InputDialog(self, title, button, do, text, *args)
 
     def _make(self, kind: str, name: str) -> None:
         path = join(self.folder, check_name(name))

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, TypeAlias
 from arpo.envs.pocket.apps.mail import fill
 from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import TASKBAR, App, Desktop
-from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.screen import Move, ParsedScreen
 from arpo.envs.pocket.vfs import PLACES
 from arpo.envs.pocket.words import nouns, sentence
 
@@ -34,7 +34,7 @@ class Family(ABC):
         return self.name.partition("-")[0]
 
     @abstractmethod
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         """The parameters of one instance: JSON values, always of the same keys and types."""
 
     def instruction(self, p: Params) -> str:
@@ -50,7 +50,7 @@ class Family(ABC):
         """Whether the state of the machine is what the instruction asks for. False at the start."""
 
     @abstractmethod
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         """The next move; None: lost. `s.notes` keep what was read on earlier screens. Done is decided by `check`."""
 
     def start(self, desk: Desktop, p: Params, rng: Random) -> None:
