@@ -1,4 +1,4 @@
-"""Plays tasks in front of people: by the scripted expert or by hand from a terminal, recorded as pictures.
+"""Plays a task, by the scripted expert or by hand from a terminal, and records it as a picture.
 
     play_task(config, "mail-reply-002", "expert", None)     as mail-reply-002.gif
 
@@ -69,7 +69,7 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
 
 
 def play_by_hand(env: Env, task: Task, seed: int, lines: Iterable[str], out: Path, console: Console) -> Recording:
-    """An episode by a person at a terminal. A line that is no action is answered and changes nothing."""
+    """An episode by a person at a terminal. A line that is not an action gets an error message and changes nothing."""
     picture = out.with_name(f"{out.stem}-screen.png")
     screen = env.reset(task, seed)
     shots: list[Shot] = []
@@ -107,7 +107,7 @@ def _show(env: Env, image: bytes, picture: Path, console: Console) -> None:
 
 
 def _make_sure_of(path: Path) -> None:
-    """Find out before the episode, and not after it, whether a file can be written."""
+    """ConfigError if the file cannot be written: before the episode, and not after it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         existed = path.exists()

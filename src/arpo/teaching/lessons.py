@@ -1,19 +1,19 @@
-"""What the base agent is taught from: endless lessons drawn from pocket, as batches of tensors.
+"""What the agent `base` is taught from: lessons made from pocket without end, as batches of tensors.
 
 Two kinds of lesson, each one sequence in the dialect's own conversation form:
 
-    an episode     the expert works on a task, now and then disturbed by a wrong move that it then mends;
+    an episode     the expert works on a task; now and then a wrong move is made, and the expert corrects it;
                    the expert's replies are to be learned, the wrong moves are only seen
     a reading      one screenshot, then words and their places in random order, asked in both directions, and last
                    some words of the instruction to be repeated
 
-Beside both, each visual token has a target of its own: the word and the kind of control centred in each of its four
-patches. That is what makes a small tower read (see docs/log.md).
+In both, each visual token also has a target of its own: the word and the kind of control in the middle of each of its
+four patches. This is what makes a small tower read (see docs/log.md).
 
-A place is always the middle of a patch, where that lies in the same control: then a visual token that knows where it
-stands knows every digit of the place, and the last few pixels, which no click needs, are not to be learned.
+A place is the middle of a patch, if that is in the same control. Then a visual token that knows its own place knows
+every digit of it. The exact pixel, which no click needs, is not to be learned.
 
-Only families of the `train` split are used, and of them other instances than those that `heldout` has.
+Only families of the split `train` are used, without the instances that `heldout` has.
 """
 
 import random
@@ -76,7 +76,7 @@ class Lesson:
 
 
 class Teacher:
-    """Draws lessons for one tokenizer and one screen size."""
+    """Makes lessons for one tokenizer and one screen size."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_file: Path, seed: str, size: tuple[int, int]) -> None:
         self.rng = random.Random(seed)
@@ -145,7 +145,7 @@ class Teacher:
         return Wait() if action.kind == "type" else action
 
     def aim(self, thought: str, action: Action) -> tuple[str, Action]:
-        """The same move, its points in the middle of patches where that makes no difference."""
+        """The same move, but at the middle of a patch where that makes no difference."""
         match action:
             case Click(x, y) | Scroll(x, y):
                 x, y = self.middle(x, y)
@@ -212,7 +212,7 @@ class Teacher:
     # Arrays.
 
     def lesson(self, ids: list[int], learn: list[bool], screens: list[Pixels], grids: list[Grids]) -> Lesson:
-        """The arrays of a lesson, each image token spread out to as many as the screenshot has."""
+        """The arrays of a lesson, each image token repeated for every visual token of the screenshot."""
         rows, columns = screens[0].shape[0] // FACTOR, screens[0].shape[1] // FACTOR
         layout = spread(ids, [(rows, columns)] * len(screens), self.dialect.image_pad)
         mask = np.repeat(np.array(learn), np.diff(layout.starts))

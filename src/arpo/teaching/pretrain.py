@@ -9,10 +9,10 @@ One run, four losses at once:
     places     likewise the digits of where its patches are: the tower has relative positions only, and without this a
                visual token does not know where on the screen it stands
 
-An agent needs no heads, but the next run does. The learning rate follows the clock, not a number of steps, so a run
-fits into any given time. What one run hands to the next is the weights with the heads (fp32, in files under 16 MB):
-small enough to carry from machine to machine; a continued run warms the optimiser up again. Who stops it (Ctrl-C,
-SIGTERM) loses nothing: a checkpoint is there whole or not at all, and the last words say how to go on from it.
+An agent needs no heads, but a run that continues from the checkpoint does. The learning rate follows the clock and not
+the number of steps, so a run fits into any given time. A checkpoint is the weights and the heads (fp32, in files under
+16 MB, small enough to carry from machine to machine), without the optimiser: a continued run warms up again. A run that
+is stopped (Ctrl-C, SIGTERM) saves a checkpoint first, and its last line says how to continue.
 """
 
 import asyncio
@@ -235,7 +235,7 @@ def _teach(settings: Pretraining, device: str, tokenizer: tokenizers.Tokenizer, 
 
 @contextlib.contextmanager
 def _saved_where_it_is_stopped(settings: Pretraining, pupil: Pupil) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end in a checkpoint and with the way back; a second one does not break it off."""
+    """On Ctrl-C or SIGTERM save a checkpoint and print how to continue. A second one does not interrupt that."""
     began, stopping = time.monotonic(), False
 
     def stop(*_: object) -> None:
@@ -304,7 +304,7 @@ def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
 
 
 def _lessons(settings: Pretraining, device: str) -> Any:
-    """Batches without end, made by worker processes. A run that goes on from another sees other lessons."""
+    """Batches without end, made by worker processes. A run that continues another one gets other lessons."""
     seed = f"{settings.seed}/{settings.start}"
     return torch.utils.data.DataLoader(
         Lessons(settings.out / "tokenizer.json", settings.out / "prompt.txt", seed, settings.size, settings.screens),

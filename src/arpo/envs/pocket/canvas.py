@@ -124,7 +124,7 @@ def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme)
 
 
 def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tuple[int, int, int, int]]]:
-    """Every written word that nothing covers, and its box in logical pixels: what reading can be learned from."""
+    """Every word on the screen that nothing covers, and its box in logical pixels. Lessons in reading use this."""
     visible = []
     plain = theme._replace(accent="Blue")
     for i, layer in enumerate(layers):
@@ -284,7 +284,7 @@ def _paint(t: Tile, theme: Theme, kind: str, label: str, state: tuple[str, ...],
 
 
 def _mark(t: Tile, theme: Theme, is_round: bool, checked: bool, disabled: bool, on_page: bool) -> None:
-    """What is left of the label of a check box or a radio button."""
+    """The box or the circle to the left of the label of a check box or a radio button."""
     if on_page:
         t.fill(theme.page)
     fill = theme.page if not checked else theme.quiet if disabled else theme.bright

@@ -1,8 +1,8 @@
 """The screen parse (`Control`s), and what a scripted expert does with it: moves made of public actions.
 
 An expert is a function of the present screen, so that it also finds its way back after somebody else's wrong move.
-It reads as a list of wishes, the most urgent last step first, joined by `or`; a wish that is already true or that
-cannot be acted on now is None:
+It is a list of moves joined by `or`, the last step of the task first. A move that is not needed or not possible on this
+screen is None, so the first one that is left is made:
 
     def expert(self, s, p):
         return (
@@ -213,7 +213,7 @@ class ParsedScreen:
     # Lists that may be longer than their windows.
 
     def look_through(self, window: str, thought: str = "Scroll on.") -> Move | None:
-        """Scroll a window's list; None once both its ends were in sight, which the notes keep."""
+        """Scroll through a window's list; None once both ends were in sight. The notes say which ends were."""
         bar = self.find(kind="scrollbar", window=window)
         if bar is None:
             return None

@@ -21,7 +21,7 @@ DEEPEST = 12  # folders within folders
 
 
 class FileProblem(Exception):
-    """Something that the user asked of the file system and cannot have."""
+    """Something that the user wants and the file system cannot do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +68,7 @@ class FileSystem:
     origins: dict[str, str] = field(default_factory=dict)
 
     def twin(self) -> FileSystem:
-        """The same tree once more, to be changed apart from this one."""
+        """A copy. A change to one of the two does not show in the other."""
         return FileSystem(dict(self.files), dict(self.folders), dict(self.origins))
 
     def outside_trash(self) -> tuple[dict[str, str], set[str]]:
@@ -160,7 +160,7 @@ class FileSystem:
         return [p for p in [*self.folders, *self.files] if p == path or p.startswith(inside)]
 
     def _check_place(self, path: str, new: int = 1, depth: int = 0) -> None:
-        """Whether a thing that is so deep in itself may come to a path and makes so many new ones."""
+        """FileProblem if the path cannot take something `depth` levels deep that adds `new` files and folders."""
         if split(path)[0] not in self.folders:
             raise FileProblem("The folder is gone.")
         if path.count("/") + depth > DEEPEST:

@@ -110,7 +110,7 @@ class FileManager(App):
         return [MenuItem(f"New {kind}", ask, (f"New {kind}", "Create", self._make, "", kind)) for kind in kinds]
 
     def _trash_items(self) -> list[MenuItem]:
-        """What can be done with the selected thing: in the trash it goes back or is gone, elsewhere it is a file."""
+        """Menu entries for what is selected: in the trash it can be restored or deleted, elsewhere opened and so on."""
         some = bool(self.current)
         if self.in_trash:
             return [
@@ -265,7 +265,7 @@ class FileManager(App):
         self._done(target, "")
 
     def move_into(self, folder: str, path: str) -> None:
-        """Move a file or folder; what is dropped where it already lies stays, and what is no path is not ours."""
+        """Move a file or folder. Nothing happens if it is in that folder already, or if `path` is no path (a mail)."""
         if not path.startswith("/") or path == folder or split(path)[0] == folder:
             return
         if folder == TRASH:

@@ -247,7 +247,7 @@ class Mail(App):
         self.unselect()
 
     def _drop(self, folder: str, payload: str) -> None:
-        """A mail is dropped on a folder. Nothing but what was sent belongs into Sent, and no file into any."""
+        """Something is dropped on a folder. Files are ignored, and only mails that the user wrote may go to Sent."""
         kind, _, index = payload.partition(" ")
         if kind == "mail" and (folder != "Sent" or self.letters[int(index)].sender == ME):
             self.move(self.letters[int(index)], folder)

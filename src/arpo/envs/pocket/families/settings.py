@@ -45,7 +45,7 @@ def to_tab(s: ParsedScreen, tab: str) -> Move | None:
 
 
 def patrol(s: ParsedScreen) -> Move | None:
-    """To the next tab: what was asked for is done here, so that something else must be wrong elsewhere."""
+    """To the next tab. What was asked for is done here, so something must be wrong on another tab."""
     tabs = list(CHECKS)
     at = next((tabs.index(c.label) for c in s.all(kind="tab", window="Settings") if "selected" in c.state), 0)
     return s.escape() or to_tab(s, tabs[(at + 1) % len(tabs)])
