@@ -49,7 +49,7 @@ from arpo.types import Observation, Task
 Grids: TypeAlias = tuple[NDArray[np.int16], NDArray[np.int16]]
 """Of one screen, by patch: the first two tokens of the word (2 x rows x columns), the kind of control."""
 
-Batch: TypeAlias = dict[str, Tensor]
+LessonBatch: TypeAlias = dict[str, Tensor]
 """See `collate`; small types, for a batch travels from the process that makes it to the one that learns from it."""
 
 IGNORE = -100
@@ -255,7 +255,7 @@ def _observation(pixels: Pixels) -> Observation:
     return Observation(b"", pixels.shape[1], pixels.shape[0], "")
 
 
-class Lessons(torch.utils.data.IterableDataset[Batch]):
+class Lessons(torch.utils.data.IterableDataset[LessonBatch]):
     """Batches without end, each of at most so many screenshots, lessons of like length together.
 
     Each worker of a DataLoader has its own stream.
@@ -265,7 +265,7 @@ class Lessons(torch.utils.data.IterableDataset[Batch]):
         self.tokenizer, self.prompt_file, self.seed = tokenizer, prompt_file, seed
         self.size, self.screens = size, screens
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[LessonBatch]:
         worker = torch.utils.data.get_worker_info()
         torch.set_num_threads(1)
         tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
@@ -285,7 +285,7 @@ class Lessons(torch.utils.data.IterableDataset[Batch]):
                 yield collate(group)
 
 
-def collate(lessons: list[Lesson]) -> Batch:
+def collate(lessons: list[Lesson]) -> LessonBatch:
     """One batch. Sequences are padded at the right: with causal attention no token sees the padding, so no mask is
     needed. `learn` says which of all tokens are to be predicted."""
     length = max(len(lesson.ids) for lesson in lessons)

@@ -55,7 +55,7 @@ from arpo.envs.pool import Pool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
-from arpo.teaching.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
+from arpo.teaching.lessons import IGNORE, KINDS, LessonBatch, Lessons, Teacher, collate
 from arpo.teaching.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.training.checkpoint import on_disk
 from arpo.types import Observation, Provenance, Task
@@ -151,7 +151,7 @@ class Pupil(nn.Module):
         self.register_buffer("places", patch_places(size), persistent=False)
 
 
-def answer(pupil: Pupil, batch: Batch, features: Tensor) -> Tensor:
+def answer(pupil: Pupil, batch: LessonBatch, features: Tensor) -> Tensor:
     """Logits of the tokens to be learned."""
     model = pupil.model
     x = embed(model, batch["ids"].long(), features.flatten(0, 1))
@@ -160,7 +160,7 @@ def answer(pupil: Pupil, batch: Batch, features: Tensor) -> Tensor:
     return logits
 
 
-def losses(pupil: Pupil, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def losses(pupil: Pupil, batch: LessonBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of replies, words, kinds and places."""
     heads, embeddings = pupil.heads, pupil.model.get_input_embeddings().weight
     features = encode(pupil.model.model.visual, batch["screens"])
@@ -328,7 +328,7 @@ def _report(out: Path, metrics: Mapping[str, float]) -> None:
         print(", ".join(f"{value:,} {name}" for name, value in metrics.items()), flush=True)
 
 
-def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) -> dict[str, Batch]:
+def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) -> dict[str, LessonBatch]:
     """Episodes and readings of held-out instances, the same in every run."""
     tests = {}
     for split in ("heldout", "heldout_families"):
@@ -342,7 +342,7 @@ def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) 
 
 
 @torch.no_grad()
-def _measure(pupil: Pupil, tests: dict[str, Batch], box: list[int]) -> dict[str, float]:
+def _measure(pupil: Pupil, tests: dict[str, LessonBatch], box: list[int]) -> dict[str, float]:
     """The shares of words that visual tokens name, of places that are right in every digit, and of whole answers.
 
     Each token of an answer is predicted after the right ones.

@@ -18,7 +18,7 @@ ERROR = "#ERR"
 LONGEST = 60  # characters of a formula
 DEEPEST = 70  # sums within sums, be it by brackets or because a cell needs a cell that needs a cell
 EXACT = Context(prec=28, Emax=60, Emin=-60, traps=[DivisionByZero, InvalidOperation, Overflow])
-Grid: TypeAlias = list[list[str]]
+Cells: TypeAlias = list[list[str]]
 
 _SUMS = {"+": EXACT.add, "-": EXACT.subtract}
 _PRODUCTS = {"*": EXACT.multiply, "/": EXACT.divide}
@@ -49,7 +49,7 @@ def cell_place(name: str) -> tuple[int, int]:
     return int(match[2]) - 1, COLUMNS.index(match[1])
 
 
-def evaluate(texts: Grid) -> Grid:
+def evaluate(texts: Cells) -> Cells:
     """What each cell shows."""
     book = _Book(texts)
     return [[book.shown(r, c) for c in range(len(row))] for r, row in enumerate(texts)]
@@ -58,7 +58,7 @@ def evaluate(texts: Grid) -> Grid:
 class _Book:
     """Works cells out on demand, each once."""
 
-    def __init__(self, texts: Grid) -> None:
+    def __init__(self, texts: Cells) -> None:
         self.texts = texts
         self.values: dict[tuple[int, int], Decimal | None] = {}  # of formulas; None: an error, or begun and not done
         self.blocks: dict[tuple[str, str], list[Decimal]] = {}

@@ -7,7 +7,7 @@ from abc import abstractmethod
 from random import Random
 
 from arpo.agent.actions import Fail
-from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_place, evaluate, number
+from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Cells, cell_place, evaluate, number
 from arpo.envs.pocket.apps.sheet import UNTITLED, Sheet, from_csv, to_csv
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files, hide, open_perhaps, others_kept, place
@@ -22,7 +22,7 @@ def table_file(rng: Random) -> str:
     return f"{noun(rng)}.csv"
 
 
-def new_table(rng: Random, headings: tuple[str, ...] = (), avoid: str = "") -> Grid:
+def new_table(rng: Random, headings: tuple[str, ...] = (), avoid: str = "") -> Cells:
     """Names and two or three columns of numbers, none twice in a column, in no order; no heading is `avoid`."""
     others = rng.sample([h for h in HEADINGS if h not in (*headings, avoid)], rng.randrange(2, 4) - len(headings))
     columns = [*headings, *others]
@@ -32,7 +32,7 @@ def new_table(rng: Random, headings: tuple[str, ...] = (), avoid: str = "") -> G
     return [["Name", *columns], *([name, *row] for name, row in zip(names, zip(*numbers, strict=True), strict=True))]
 
 
-def begin(desk: Desktop, rng: Random, file: str, rows: Grid, always_open: bool = False) -> None:
+def begin(desk: Desktop, rng: Random, file: str, rows: Cells, always_open: bool = False) -> None:
     """The table in a file among others, remembered for the check; the file open or not, with any cell picked."""
     add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(file,))
     desk.files.write(f"{DOCUMENTS}/{file}", to_csv(rows))
@@ -43,13 +43,13 @@ def begin(desk: Desktop, rng: Random, file: str, rows: Grid, always_open: bool =
         app.pick(rng.randrange(7), rng.randrange(len(COLUMNS)))
 
 
-def start_of(desk: Desktop) -> Grid:
+def start_of(desk: Desktop) -> Cells:
     """The table as it was, to be changed into what is wanted."""
-    before: Grid = desk.stores["before"]
+    before: Cells = desk.stores["before"]
     return [list(row) for row in before]
 
 
-def saved(desk: Desktop, file: str) -> Grid | None:
+def saved(desk: Desktop, file: str) -> Cells | None:
     """The cells in the file now; None if it is gone or no table any more, or if another file has changed."""
     path = f"{DOCUMENTS}/{file}"
     try:
@@ -58,12 +58,12 @@ def saved(desk: Desktop, file: str) -> Grid | None:
         return None
 
 
-def padded(rows: Grid) -> Grid:
+def padded(rows: Cells) -> Cells:
     """Rows filled up to a whole sheet."""
     return from_csv(to_csv(rows))
 
 
-def put(cells: Grid, name: str, text: str) -> Grid:
+def put(cells: Cells, name: str, text: str) -> Cells:
     row, column = cell_place(name)
     cells[row][column] = text
     return cells
@@ -164,7 +164,7 @@ def write(s: ParsedScreen, name: str, text: str, shown: str = "") -> Move | None
     return leave_bar(s) or pick(s, name) or s.type(f"{text}\n", thought=f"Type {text}.")
 
 
-def noted(seen: dict[str, str]) -> Grid:
+def noted(seen: dict[str, str]) -> Cells:
     """The rows down to the last with a name, as they were seen."""
     return [[seen.get(f"{letter}{r}", "") for letter in COLUMNS] for r in range(1, last_row(seen) + 1)]
 
@@ -177,14 +177,14 @@ def last_row(seen: dict[str, str]) -> int:
 class SheetFamily(Family):
     """A table in a file of the Documents folder, to be changed and saved."""
 
-    def table(self, p: Params, rng: Random) -> Grid:
+    def table(self, p: Params, rng: Random) -> Cells:
         return new_table(rng)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng, p["file"], self.table(p, rng))
 
     @abstractmethod
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         """Change the cells into what the instruction asks for."""
 
     def check(self, desk: Desktop, p: Params) -> bool:
@@ -201,7 +201,7 @@ class SetCell(SheetFamily):
         cell = f"{rng.choice('BCDE')}{rng.randrange(2, 8)}"
         return {"file": table_file(rng), "cell": cell, "value": str(rng.randrange(100, 1000))}
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return put(cells, p["cell"], p["value"])
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
@@ -223,7 +223,7 @@ class Formula(SheetFamily):
         file, cell = table_file(rng), f"E{rng.randrange(1, 8)}"
         return {"file": file, "function": function, "column": column, "cell": cell}
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return put(cells, p["cell"], f"={p['function']}({p['column']}2:{p['column']}12)")
 
     def check(self, desk: Desktop, p: Params) -> bool:
@@ -238,7 +238,7 @@ class Formula(SheetFamily):
         # them now at the end and now at the beginning.
         return all(self._right(start_of(desk), p, text, change) for change in (0, 100, -100))
 
-    def _right(self, table: Grid, p: Params, formula: str, change: int) -> bool:
+    def _right(self, table: Cells, p: Params, formula: str, change: int) -> bool:
         """Whether a formula gives the right value when the column's numbers are changed by so much times their row."""
         column = COLUMNS.index(p["column"])
         for r, row in enumerate(table[1:]):
@@ -264,13 +264,13 @@ class Sort(SheetFamily):
     asks = "Sort {file} by column {column}, {down:down|up}, and save it."
     random_params = drawn(file=table_file, column=one_of("ABC"), down=coin)
 
-    def table(self, p: Params, rng: Random) -> Grid:
+    def table(self, p: Params, rng: Random) -> Cells:
         rows = new_table(rng)
         while _sorted(rows, p) == rows:
             rows = new_table(rng)
         return rows
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return padded(_sorted([row for row in cells if any(row)], p))
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
@@ -290,7 +290,7 @@ class Sort(SheetFamily):
         return leave_bar(s) or menu(s, "Data", f"Sort {column} {'down' if p['down'] else 'up'}")
 
 
-def _sorted(rows: Grid, p: Params) -> Grid:
+def _sorted(rows: Cells, p: Params) -> Cells:
     column = COLUMNS.index(p["column"])
 
     def key(row: list[str]) -> tuple[object, str]:
@@ -306,13 +306,13 @@ class LargestInColumn(SheetFamily):
     asks = "Write the name with the {largest:largest|smallest} {heading} into cell E1 of {file} and save it."
     random_params = drawn(file=table_file, heading=one_of(HEADINGS), largest=coin)
 
-    def table(self, p: Params, rng: Random) -> Grid:
+    def table(self, p: Params, rng: Random) -> Cells:
         return new_table(rng, (p["heading"],))
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return put(cells, "E1", self._name(cells, p))
 
-    def _name(self, cells: Grid, p: Params) -> str:
+    def _name(self, cells: Cells, p: Params) -> str:
         column = cells[0].index(p["heading"])
         extreme = max if p["largest"] else min
         return extreme((row for row in cells[1:] if row[0]), key=lambda row: int(row[column]))[0]
@@ -335,7 +335,7 @@ class CopyCell(SheetFamily):
         file, source = table_file(rng), f"{rng.choice('BC')}{rng.randrange(2, 6)}"
         return {"file": file, "from": source, "to": f"E{rng.randrange(1, 8)}"}
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         row, column = cell_place(p["from"])
         return put(cells, p["to"], cells[row][column])
 
