@@ -29,7 +29,11 @@ def layer(rooms: str, open: bool = False) -> Layer:
 
 
 LAYERS = (  # from the bottom
-    layer("types errors seeds machine event_loops beside images fonts resize vocabulary agent.actions", open=True),
+    layer(
+        "types errors seeds machine event_loops beside images fonts resize vocabulary "
+        "agent.actions agent.random_actions",
+        open=True,
+    ),
     # The contracts. What is behind one of them is not known here.
     layer("config registry envs.base engines.base agent.dialects.base algorithms.base training.base", open=True),
     layer("model"),
@@ -57,7 +61,6 @@ KNOWN = frozenset(
         ("arpo.engines.local", "arpo.agent.vocabulary"),
         ("arpo.engines.qwen", "arpo.agent.coordinates"),
         ("arpo.engines.scripted", "arpo.agent.dialects"),
-        ("arpo.engines.scripted", "arpo.agent.random_actions"),
         ("arpo.engines.scripted", "arpo.agent.vocabulary"),
         ("arpo.engines.scripted", "arpo.envs.pool"),
         ("arpo.envs.confined", "arpo.envs.desktop.sandbox"),
