@@ -34,12 +34,12 @@ def series(name: str, folder: Path, method: str, what: str, budget: int) -> Seri
     return Series(name, **curve(runs, budget, what))
 
 
-def thirds(lines: list[dict[str, Any]], what: str) -> list[float | None]:
+def thirds(updates: list[dict[str, Any]], what: str) -> list[float | None]:
     """The means of a metric over the updates of the first and of the last third of a run's steps."""
-    steps = np.cumsum([line["env_steps"] for line in lines])
+    steps = np.cumsum([metrics["env_steps"] for metrics in updates])
     before = np.concatenate([[0], steps[:-1]]) / steps[-1]
     parts = [
-        [line[what] for line, at in zip(lines, before, strict=True) if low <= at < high and what in line]
+        [metrics[what] for metrics, at in zip(updates, before, strict=True) if low <= at < high and what in metrics]
         for low, high in ((0, 1 / 3), (2 / 3, 1))
     ]
     return [round(float(np.mean(part)), 4) if part else None for part in parts]
@@ -51,9 +51,9 @@ def main(compared: Path, full: Path, out: Path) -> None:
     budget = results["budget"]
     late: dict[str, dict[str, Any]] = {what: {} for what in LATE}
     for name in results["runs"]:
-        lines = [json.loads(line) for line in (compared / name / "metrics.jsonl").read_text().splitlines()]
+        updates = [json.loads(line) for line in (compared / name / "metrics.jsonl").read_text().splitlines()]
         for what in LATE:
-            late[what][name] = thirds(lines, what)
+            late[what][name] = thirds(updates, what)
     (out / "late.json").write_text(json.dumps(late, indent=1) + "\n")
     reward = [series(name, compared, name, "reward", budget) for name in ("grpo", "arpo", "arpo+")]
     save_plot(out / "reward.png", reward, STEPS, "reward of its episodes, with replay (arpo, arpo+) and without")

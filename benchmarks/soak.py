@@ -109,10 +109,10 @@ def descendants() -> dict[int, tuple[int, str]]:
             name, _, rest = (folder / "stat").read_text().partition("(")[2].rpartition(") ")
             if not rest.startswith("Z"):
                 every[int(folder.name)] = (int(rest.split()[1]), name)
-    found = {os.getpid()}
-    while more := {pid for pid, (parent, _) in every.items() if parent in found} - found:
-        found |= more
-    return {pid: every[pid] for pid in found - {os.getpid()}}
+    family = {os.getpid()}
+    while more := {pid for pid, (parent, _) in every.items() if parent in family} - family:
+        family |= more
+    return {pid: every[pid] for pid in family - {os.getpid()}}
 
 
 def keep_apart() -> bool:

@@ -116,9 +116,9 @@ def main() -> None:
     settings = [f"train.updates={UPDATES}", "eval.trials=1", "eval.held_out=0", *sys.argv[1:]]
     with tempfile.TemporaryDirectory() as folder:
         run_training(load_config("pocket", [*settings, f"run_dir={Path(folder) / 'run'}"]))
-    with profile(activities=[ProfilerActivity.CPU]) as found:  # here: it sees no threads but its own
+    with profile(activities=[ProfilerActivity.CPU]) as profiled:  # here: it sees no threads but its own
         update(*last)
-    show(laps[1:], found.key_averages())
+    show(laps[1:], profiled.key_averages())
 
 
 def show(laps: list[dict[str, float]], operations: list[Any]) -> None:

@@ -13,8 +13,8 @@ import numpy as np
 
 from arpo.agent.actions import ENDING, Action, Click, Fail, Finish, Hotkey, points
 from arpo.envs.base import Backend, refuse_bad_action
-from arpo.envs.images import Pixels, observe
 from arpo.errors import ActionError, TaskError
+from arpo.images import Pixels, observe
 from arpo.types import Observation, Task, to_json
 
 BACKEND = Backend(

@@ -25,9 +25,9 @@ from arpo.engines.base import Prompt, Sampling
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.engines.scripted import byte_vocabulary, scripted
-from arpo.envs.images import decode
 from arpo.envs.pool import LocalPool
 from arpo.evaluation.run import evaluate
+from arpo.images import decode
 from arpo.runs import store
 from arpo.runs.store import Run
 from arpo.types import Observation

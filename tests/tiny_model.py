@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
+from arpo.teaching.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 
 
 def make_tiny(

@@ -424,8 +424,8 @@ def pretrain(
       arpo pretrain runs/base --workers 15 --screens 192 --lr 1.5e-3      on a GPU
       arpo pretrain runs/more --start runs/base --seconds 300        goes on
     """
-    from arpo.training.pretrain import Pretraining
-    from arpo.training.pretrain import pretrain as run
+    from arpo.teaching.pretrain import Pretraining
+    from arpo.teaching.pretrain import pretrain as run
 
     if seconds <= 0:
         raise ConfigError(f"seconds={seconds:g}: must be more than 0")

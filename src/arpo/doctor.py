@@ -151,7 +151,7 @@ def _osworld(backend: Backend, env: EnvConfig) -> Finding:
 
 
 EXTRAS = (  # its name, what is to be installed, what is then there
-    ("gym", "gymnasium>=1.1", 'gymnasium.make("arpo/Pocket-v0") after `import arpo.envs.gym`'),
+    ("gym", "gymnasium>=1.1", 'gymnasium.make("arpo/Pocket-v0") after `import arpo.envs.pocket.gymnasium_env`'),
     ("lora", "peft>=0.18", "train.lora_rank=16"),
     ("track", "tensorboard>=2.18", "train.track=[tensorboard]"),
     ("track", "wandb>=0.19", "train.track=[wandb] or [wandb-offline]"),

@@ -11,7 +11,7 @@ from arpo.engines.base import Prompt
 from arpo.engines.checkpoint import Checkpoint
 from arpo.engines.images import patches, resized
 from arpo.engines.qwen import banned_ids, image_grid, spread
-from arpo.envs.images import decode, observe
+from arpo.images import decode, observe
 from arpo.types import Observation
 
 

@@ -22,7 +22,7 @@ from arpo.engines.checkpoint import (
 )
 from arpo.engines.screens import BATCH
 from arpo.errors import ConfigError
-from arpo.training.tiny import make_tokenizer, save_tokenizer
+from arpo.teaching.tiny import make_tokenizer, save_tokenizer
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from arpo.engines import qwen
 from arpo.engines.base import Prompt
 from arpo.engines.checkpoint import Checkpoint, load_checkpoint
 from arpo.engines.images import encode, resized
-from arpo.envs.images import decode
+from arpo.images import decode
 
 SIZES = [(112, 84), (84, 112), (56, 56), (200, 90)]
 

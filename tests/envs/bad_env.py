@@ -15,8 +15,8 @@ from pathlib import Path
 import numpy as np
 
 from arpo.agent.actions import Action
-from arpo.envs.images import Pixels
 from arpo.errors import EnvError, TaskError
+from arpo.images import Pixels
 from arpo.types import Observation, Task
 from fake_env import FakeEnv, make_task
 

@@ -10,8 +10,8 @@ from arpo.agent.actions import Action, CallUser, Fail, Finish, Hotkey, Type, Wai
 from arpo.envs import check as module
 from arpo.envs.base import backend, make
 from arpo.envs.check import CheckResult, Promise, check
-from arpo.envs.images import Pixels
 from arpo.errors import ActionError, EnvError, TaskError
+from arpo.images import Pixels
 from arpo.tasks.load import load_tasks, spread
 from arpo.types import Observation, Task
 from fake_env import KEYS, TASKS, FakeEnv

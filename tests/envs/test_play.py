@@ -13,7 +13,7 @@ from rich.console import Console
 from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.config import Config, load_config
 from arpo.envs import pictures, play
-from arpo.envs.pictures import Recording, Shot, describe, save_animation
+from arpo.envs.pictures import Recording, Shot, describe, record, save_animation
 from arpo.errors import ConfigError
 from fake_env import BUTTON, TASKS, Expert, FakeEnv, make_task
 
@@ -55,7 +55,7 @@ def frames_of(path: Path) -> list[Image.Image]:
 
 
 def test_the_experts_episode_is_recorded_whole() -> None:
-    recording = play.record(FakeEnv(), Expert(TASKS["press-1"]), TASKS["press-1"], 0)
+    recording = record(FakeEnv(), Expert(TASKS["press-1"]), TASKS["press-1"], 0)
     assert [shot.action for shot in recording.shots] == [Click(*BUTTON), Finish(), None]
     assert recording.solved and recording.verdict == "solved in 2 steps"
 
@@ -65,7 +65,7 @@ def test_an_expert_that_never_ends_is_stopped_at_the_step_limit() -> None:
         def act(self, env: FakeEnv) -> tuple[str, Action]:
             return "", Wait()
 
-    recording = play.record(FakeEnv(), Dreamer(TASKS["press-1"]), TASKS["press-1"], 0)
+    recording = record(FakeEnv(), Dreamer(TASKS["press-1"]), TASKS["press-1"], 0)
     assert recording.steps == TASKS["press-1"].max_steps
     assert recording.verdict == "not solved: score 0 after 5 steps"
 

@@ -25,9 +25,9 @@ from arpo.agent.random_actions import random_action
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import Policy, ScriptedEngine, byte_vocabulary
 from arpo.envs.base import Env, make, make_expert
-from arpo.envs.images import decode, observe, pixel_hash
 from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError
+from arpo.images import decode, observe, pixel_hash
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
 from arpo.types import Completion, Observation, Outcome, Provenance, Step, Task, Tokens, Trajectory

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from arpo.envs.images import observe
+from arpo.images import observe
 from arpo.runs.store import Run
 from arpo.types import Outcome, Provenance, Tokens, Trajectory
 

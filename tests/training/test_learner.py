@@ -26,8 +26,8 @@ from arpo.engines.checkpoint import Checkpoint, load_checkpoint, load_model
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import banned_ids, image_grid, spread
 from arpo.engines.screens import Screens
-from arpo.envs.images import decode, observe
 from arpo.errors import ConfigError
+from arpo.images import decode, observe
 from arpo.runs.store import Run
 from arpo.training.base import Batch, LearnerError, NotFinite
 from arpo.training.learner import LocalLearner

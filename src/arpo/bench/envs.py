@@ -34,8 +34,8 @@ from arpo.agent.actions import Action
 from arpo.agent.random_actions import random_action
 from arpo.config import at_least
 from arpo.envs.base import Env, catalog, make, make_expert
-from arpo.envs.images import Pixels, observe
 from arpo.errors import ConfigError
+from arpo.images import Pixels, observe
 from arpo.machine import peak_rss_mb
 from arpo.tasks.load import load_tasks, spread
 from arpo.types import Task

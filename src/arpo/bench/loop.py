@@ -35,7 +35,7 @@ from arpo.envs.base import Lease, make
 from arpo.envs.pool import LocalPool
 from arpo.evaluation.run import evaluate
 from arpo.runs.store import Run
-from arpo.training.tiny import make_config, make_tokenizer, new_model
+from arpo.teaching.tiny import make_config, make_tokenizer, new_model
 from arpo.types import Completion, Task
 
 AT_ONCE = 4  # environments

@@ -34,7 +34,7 @@ from arpo.agent.dialects.uitars import SYSTEM
 from arpo.bench.sample import Episode, Work
 from arpo.config import TrainConfig
 from arpo.engines.checkpoint import find_checkpoint, load_model
-from arpo.envs.images import decode
+from arpo.images import decode
 
 AT_ONCE = 4  # samples in a forward pass: of 1, 2, 4, 10 and 20, none was faster on two cores
 # The dialect's form of a conversation.

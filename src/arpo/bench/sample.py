@@ -36,8 +36,8 @@ from arpo.engines.checkpoint import Checkpoint, default_device, load_checkpoint,
 from arpo.engines.images import image_tokens, patches, resized
 from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import image_grid, spread
-from arpo.envs.images import decode, observe
-from arpo.training.tiny import make_config, make_tokenizer
+from arpo.images import decode, observe
+from arpo.teaching.tiny import make_config, make_tokenizer
 from arpo.types import Observation
 
 RANDOM_7B = "random-7b"

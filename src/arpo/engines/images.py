@@ -19,7 +19,7 @@ from torch import Tensor
 
 from arpo.agent.coordinates import FACTOR, smart_resize
 from arpo.engines.qwen import image_grid, norm
-from arpo.envs.images import Pixels
+from arpo.images import Pixels
 
 PATCH = 14
 MERGE = 2

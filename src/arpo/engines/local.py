@@ -36,8 +36,8 @@ from arpo.engines.base import Prompt, Sampling
 from arpo.engines.cache import Cache, OutOfMemory
 from arpo.engines.checkpoint import Checkpoint, load_model
 from arpo.engines.screens import Screens
-from arpo.envs.images import Pixels
 from arpo.errors import ConfigError, ContextTooLong, EngineError
+from arpo.images import Pixels
 from arpo.types import Completion, Observation
 
 LOOK_S = 0.01  # how often to see whether a screenshot is decoded, where there is nothing else to do

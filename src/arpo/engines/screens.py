@@ -22,7 +22,7 @@ from torch import Tensor
 
 from arpo.beside import large
 from arpo.engines.images import encode, image_tokens, resized
-from arpo.envs.images import Pixels, decode
+from arpo.images import Pixels, decode
 from arpo.types import Observation
 
 REMEMBERED = 512 * 2**20  # bytes

@@ -181,7 +181,7 @@ BACKENDS = Registry(
             factory="arpo.envs.pocket:PocketEnv",
             deterministic=True,
             catalog="arpo.envs.pocket.catalog",
-            expert="arpo.envs.pocket.expert:Expert",
+            expert="arpo.envs.pocket.expert:PocketExpert",
             refuse_size="arpo.envs.pocket.env:refuse_size",
         ),
         Backend(

@@ -3,10 +3,10 @@
     for result in check("pocket", PocketEnv, tasks, deterministic=True):
         print(result.promise, "ok" if result.ok else f"FAILED: {result.detail}")
 
-Every promise is tried on fresh environments, so that one that is broken does not hide or fake another. Screens are
-compared only where the backend promises to be deterministic and was first seen to be: a clock in the corner of a real
-desktop is no fault. An exception that the contract does not name is a broken promise like any other, which is why this
-is the one place that catches whatever comes.
+Every promise is tried on fresh environments, so that a broken one does not change the result of another. Screens are
+compared only where the backend promises to be deterministic and the first promise showed that it is: a clock in the
+corner of a real desktop is no fault. An exception that the contract does not name is a broken promise like any other.
+That is why every exception is caught here.
 """
 
 import math
@@ -17,8 +17,8 @@ from typing import TypeVar
 
 from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import Env
-from arpo.envs.images import decode, pixel_hash
 from arpo.errors import ActionError, ArpoError, TaskError
+from arpo.images import decode, pixel_hash
 from arpo.types import Observation, Task
 
 T = TypeVar("T")
@@ -71,9 +71,9 @@ def check(
     begun: Callable[[str], object] = lambda what: None,
     settled: Callable[[CheckResult], object] = lambda result: None,
 ) -> list[CheckResult]:
-    """Try every promise of the contract, on all of the tasks where that says more than one of them.
+    """Try every promise of the contract, on all of the tasks where one task would not be enough.
 
-    `begun` hears of each promise before it is tried, `settled` of what came of it: real machines take minutes.
+    `begun` is called before each promise is tried, `settled` with its result: real machines take minutes.
     """
     strangers = [task.id for task in tasks if task.env != name]
     if strangers or not tasks:
@@ -106,7 +106,7 @@ def _try(title: str, promise: Promise, subject: Subject) -> CheckResult:
 
 
 def _routine(env: Env) -> list[Action]:
-    """A little of everything that is always allowed."""
+    """One of each action that is always allowed."""
     width, height = env.size
     return [
         Click(width // 2, height // 2),
@@ -143,7 +143,7 @@ def _refused(kind: type[ArpoError], what: str, call: Callable[[T], object], argu
 
 
 def _changes_nothing(subject: Subject, disturb: Callable[[Env], object], what: str) -> None:
-    """An episode that is disturbed goes on; where screens can be compared, as if nothing had been."""
+    """After `disturb` the episode goes on and, where screens can be compared, shows what it would have shown."""
     task = subject.tasks[0]
     with subject.env() as env:
         undisturbed = [*_played(env, task), _seen(env.step(Wait()))]

@@ -34,8 +34,7 @@ def _describe(name: str) -> dict[str, Any]:
                 "ids": catalog(name).task_list(split),
             }
         )
-    about = {"name": name, "about": known.about, "deterministic": known.deterministic}
-    return about | {"splits": splits}
+    return {"name": name, "about": known.about, "deterministic": known.deterministic, "splits": splits}
 
 
 def print_tables(listed: dict[str, Any]) -> None:
@@ -56,7 +55,7 @@ def print_tables(listed: dict[str, Any]) -> None:
 
 
 def check_and_print(name: str, size: tuple[int, int]) -> bool:
-    """Try every promise, on one task of each family, or domain where machines are slow. Whether all were kept."""
+    """Try every promise, on one task of each family (of each domain where machines are slow). True: all were kept."""
     kinds: dict[tuple[str, bool], Task] = {}
     for split in catalog(name).SPLITS:
         for task in load_tasks(name, split):

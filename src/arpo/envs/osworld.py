@@ -33,8 +33,8 @@ from arpo.envs.desktop import delegate
 from arpo.envs.desktop.checks import asked_for, listed
 from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.envs.desktop.memory import reserved
-from arpo.envs.images import decode, pixel_hash
 from arpo.errors import ActionError, ConfigError, EnvError, NoRoom, TaskError
+from arpo.images import decode, pixel_hash
 from arpo.tasks.osworld import did_you_mean, refuse_malformed
 from arpo.types import Observation, Task
 

@@ -6,15 +6,17 @@ a right click, an arrow a drag or a turn of the wheel; what is typed stands in t
 
 import bisect
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 from PIL import Image, ImageDraw
 
 from arpo.agent.actions import Action, CallUser, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait, points
-from arpo.envs.images import Pixels
-from arpo.envs.pocket.fonts import font
-from arpo.types import Task
+from arpo.envs.base import Env, Expert
+from arpo.fonts import font
+from arpo.images import Pixels, decode
+from arpo.types import Observation, Step, Task, Trajectory
 
 FORMATS = {".gif": "GIF", ".png": "PNG"}  # both move; a PNG keeps every colour
 
@@ -56,6 +58,38 @@ class Recording:
     def verdict(self) -> str:
         steps = f"{self.steps} step" + ("s" if self.steps != 1 else "")
         return f"solved in {steps}" if self.solved else f"not solved: score {self.score:g} after {steps}"
+
+
+def record(env: Env, expert: Expert, task: Task, seed: int) -> Recording:
+    """The expert's episode. It ends by itself or at the task's step limit."""
+    screen = env.reset(task, seed)
+    shots: list[Shot] = []
+    while not env.ended and len(shots) < task.max_steps:
+        thought, action = expert.act(env)
+        shots.append(Shot(decode(screen.image), thought, action))
+        screen = env.step(action)
+    shots.append(Shot(decode(screen.image), "", None))
+    return Recording(task, tuple(shots), env.score())
+
+
+def from_trajectory(task: Task, trajectory: Trajectory, screenshot: Callable[[str], Observation]) -> Recording:
+    """A stored episode. `screenshot` gives the screen of a hash."""
+    assert trajectory.score is not None, "an episode that was broken off by the machine has no score"
+    shots = []
+    screen = trajectory.start
+    for step in trajectory.steps:
+        shots.append(Shot(decode(screenshot(screen).image), _thought(step), step.action))
+        screen = step.observation or screen
+    if not shots or shots[-1].action is not None:  # else its last reply stands on the last screen
+        shots.append(Shot(decode(screenshot(screen).image), "", None))
+    return Recording(task, tuple(shots), trajectory.score)
+
+
+def _thought(step: Step) -> str:
+    """What the agent said before its action, or why there was no action."""
+    if step.parse_error is not None:
+        return f"No action: {step.parse_error}"
+    return step.completion.text.partition("Action:")[0].strip().removeprefix("Thought:").strip()
 
 
 def describe(action: Action) -> str:
@@ -106,16 +140,16 @@ def _frame(recording: Recording, shot: Shot, title: str, colour: RGB, marked: bo
     height, width, _ = shot.pixels.shape
     scale = 2 if width <= 640 else 1
     canvas = Image.new("RGB", (width * scale, height * scale + 44 + 60), CARD)
-    draw = ImageDraw.Draw(canvas)
+    pen = ImageDraw.Draw(canvas)
     room = canvas.width - 24
-    draw.text((12, 11), _fitted(recording.task.instruction, 18, room), INK, font(18))
+    pen.text((12, 11), _fitted(recording.task.instruction, 18, room), INK, font(18))
     screen = Image.fromarray(shot.pixels).resize((width * scale, height * scale), Image.Resampling.NEAREST)
     if marked and shot.action is not None:
         screen = _marked(screen, shot.action, scale)
     canvas.paste(screen, (0, 44))
     bottom = 44 + screen.height
-    draw.text((12, bottom + 7), _fitted(title, 18, room), colour, font(18))
-    draw.text((12, bottom + 33), _fitted(shot.thought, 15, room), FAINT, font(15))
+    pen.text((12, bottom + 7), _fitted(title, 18, room), colour, font(18))
+    pen.text((12, bottom + 33), _fitted(shot.thought, 15, room), FAINT, font(15))
     return canvas
 
 
@@ -145,7 +179,7 @@ def _marked(screen: Image.Image, action: Action, scale: float) -> Image.Image:
 class _Pen:
     """Draws marks on the enlarged overlay: places in screen pixels, thicknesses the same on every screen."""
 
-    draw: ImageDraw.ImageDraw
+    overlay: ImageDraw.ImageDraw
     scale: float  # of the overlay against the screen
     unit: float  # a mark's pixel, on the overlay
 
@@ -155,10 +189,10 @@ class _Pen:
     def ring(self, x: int, y: int, radius: int, colour: RGB) -> None:
         middle, unit = self._at(x, y), self.unit
         for thickness, ink in ((4, HALO), (2, colour)):  # thin and wide, so that what is clicked can still be read
-            self.draw.circle(
+            self.overlay.circle(
                 middle, (radius + thickness / 2) * unit, outline=(*ink, 255), width=round(thickness * unit)
             )
-        self.draw.circle(middle, 1.5 * unit, fill=(*colour, 255))
+        self.overlay.circle(middle, 1.5 * unit, fill=(*colour, 255))
 
     def arrow(self, x: float, y: float, to_x: float, to_y: float, colour: RGB) -> None:
         start, tip, unit = self._at(x, y), self._at(to_x, to_y), self.unit
@@ -172,8 +206,8 @@ class _Pen:
                 (end[0] - reach * math.cos(angle + turn), end[1] - reach * math.sin(angle + turn))
                 for turn in (-0.45, 0.45)
             ]
-            self.draw.line((start, neck), fill=(*ink, 255), width=round(width))
-            self.draw.polygon([end, *sides], fill=(*ink, 255))
+            self.overlay.line((start, neck), fill=(*ink, 255), width=round(width))
+            self.overlay.polygon([end, *sides], fill=(*ink, 255))
 
 
 def _fitted(text: str, size: int, room: float) -> str:

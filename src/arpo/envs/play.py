@@ -1,4 +1,4 @@
-"""Plays tasks in front of people: by the scripted expert or by hand from a terminal, recorded as pictures.
+"""Plays a task, by the scripted expert or by hand from a terminal, and records it as a picture.
 
     play_task(config, "mail-reply-002", "expert", None)     as mail-reply-002.gif
 
@@ -18,10 +18,10 @@ from rich.table import Table
 
 from arpo.agent.grammar import parse
 from arpo.config import Config
-from arpo.envs.base import Env, Expert, make, make_expert, settings_of
-from arpo.envs.images import decode
-from arpo.envs.pictures import FORMATS, Recording, Shot, describe, save_animation
+from arpo.envs.base import Env, make, make_expert, settings_of
+from arpo.envs.pictures import FORMATS, Recording, Shot, describe, record, save_animation
 from arpo.errors import ActionError, ConfigError, ParseError
+from arpo.images import decode
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
 
@@ -36,18 +36,6 @@ class Parses(Protocol):
     """An environment that can say what is on its screen: controls with kind, label, box, state, value and window."""
 
     def parse(self) -> Sequence[Any]: ...
-
-
-def record(env: Env, expert: Expert, task: Task, seed: int) -> Recording:
-    """The expert's episode, ended by itself or by the task's step limit."""
-    screen = env.reset(task, seed)
-    shots: list[Shot] = []
-    while not env.ended and len(shots) < task.max_steps:
-        thought, action = expert.act(env)
-        shots.append(Shot(decode(screen.image), thought, action))
-        screen = env.step(action)
-    shots.append(Shot(decode(screen.image), "", None))
-    return Recording(task, tuple(shots), env.score())
 
 
 def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> bool:
@@ -81,7 +69,7 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
 
 
 def play_by_hand(env: Env, task: Task, seed: int, lines: Iterable[str], out: Path, console: Console) -> Recording:
-    """An episode by a person at a terminal. A line that is no action is answered and changes nothing."""
+    """An episode by a person at a terminal. A line that is not an action gets an error message and changes nothing."""
     picture = out.with_name(f"{out.stem}-screen.png")
     screen = env.reset(task, seed)
     shots: list[Shot] = []
@@ -119,7 +107,7 @@ def _show(env: Env, image: bytes, picture: Path, console: Console) -> None:
 
 
 def _make_sure_of(path: Path) -> None:
-    """Find out before the episode, and not after it, whether a file can be written."""
+    """ConfigError if the file cannot be written: before the episode, and not after it."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         existed = path.exists()

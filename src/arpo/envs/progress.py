@@ -1,10 +1,10 @@
-"""What long work is at, for people who wait.
+"""Tells people who wait what is being done.
 
     with doing(console) as now:
         now("starting the desktop's programs: gimp, 4 of 7")
 
-On a terminal that is one line that moves, and is gone when the work is done. Elsewhere it is a line on standard error
-each time, at once: a log shows what is going on, and what a program reads from standard output stays as it was.
+On a terminal this is one line that changes and is gone at the end. Elsewhere each call prints a line on standard error:
+a log shows what is going on, and standard output stays free for the result.
 """
 
 import sys

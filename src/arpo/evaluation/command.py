@@ -20,7 +20,7 @@ from arpo.envs.base import make, settings_of
 from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.agents import find_judged
-from arpo.evaluation.pictures import save_examples
+from arpo.evaluation.examples import save_examples
 from arpo.evaluation.run import Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted

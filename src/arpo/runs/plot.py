@@ -11,7 +11,7 @@ from pathlib import Path
 
 from PIL import Image, ImageDraw
 
-from arpo.envs.pocket.fonts import font
+from arpo.fonts import font
 
 SIZE, SMOOTH = (760, 440), 2  # drawn so many times larger, and shrunk
 LEFT, RIGHT, TOP, BOTTOM = 70, 30, 40, 60
@@ -44,7 +44,7 @@ def save_plot(path: Path, series: Sequence[Series], x_label: str, y_label: str, 
         raise ValueError("a plot of nothing")
     x_ticks, y_ticks = ticks(min(xs), max(xs)), ticks(0.0, 1.0) if share else ticks(min(0.0, *ys), max(ys))
     canvas = Image.new("RGB", (SIZE[0] * SMOOTH, SIZE[1] * SMOOTH), PAPER)
-    draw = ImageDraw.Draw(canvas, "RGBA")
+    pen = ImageDraw.Draw(canvas, "RGBA")
 
     def at(x: float, y: float) -> tuple[float, float]:
         y = min(max(y, y_ticks[0]), y_ticks[-1])
@@ -53,10 +53,10 @@ def save_plot(path: Path, series: Sequence[Series], x_label: str, y_label: str, 
         return (LEFT + across) * SMOOTH, (SIZE[1] - BOTTOM - up) * SMOOTH
 
     def write(x: float, y: float, text: str, anchor: str) -> None:
-        draw.text((x, y), text, INK, font(15 * SMOOTH), anchor=anchor)
+        pen.text((x, y), text, INK, font(15 * SMOOTH), anchor=anchor)
 
     for tick in y_ticks:
-        draw.line([at(x_ticks[0], tick), at(x_ticks[-1], tick)], FAINT, SMOOTH)
+        pen.line([at(x_ticks[0], tick), at(x_ticks[-1], tick)], FAINT, SMOOTH)
         x, y = at(x_ticks[0], tick)
         write(x - 8 * SMOOTH, y, f"{tick:g}", "rm")
     for tick in x_ticks:
@@ -69,14 +69,14 @@ def save_plot(path: Path, series: Sequence[Series], x_label: str, y_label: str, 
         if one.low and len(one.x) > 1:
             edge = [at(x, y) for x, y in zip(one.x, one.high, strict=True)]
             edge += [at(x, y) for x, y in zip(reversed(one.x), reversed(one.low), strict=True)]
-            draw.polygon(edge, (*colour, 48))
+            pen.polygon(edge, (*colour, 48))
     for number, (one, colour) in enumerate(coloured):
         points = [at(x, y) for x, y in zip(one.x, one.y, strict=True)]
-        draw.line(points, colour, 3 * SMOOTH, joint="curve")
+        pen.line(points, colour, 3 * SMOOTH, joint="curve")
         for x, y in points if len(points) <= MARKED else []:
-            draw.circle((x, y), 3 * SMOOTH, colour)
+            pen.circle((x, y), 3 * SMOOTH, colour)
         top = (TOP + 6 + 20 * number) * SMOOTH
-        draw.line([((LEFT + 12) * SMOOTH, top), ((LEFT + 36) * SMOOTH, top)], colour, 3 * SMOOTH)
+        pen.line([((LEFT + 12) * SMOOTH, top), ((LEFT + 36) * SMOOTH, top)], colour, 3 * SMOOTH)
         write((LEFT + 44) * SMOOTH, top, one.name, "lm")
     canvas.resize(SIZE, Image.Resampling.LANCZOS).save(path)
 

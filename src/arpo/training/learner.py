@@ -33,7 +33,7 @@ from arpo.engines.checkpoint import Checkpoint, load_model, save_model
 from arpo.engines.images import encode, resized
 from arpo.engines.qwen import causal_at, embed, image_grid, logits, rope, run_layers, spread
 from arpo.engines.screens import Screens
-from arpo.envs.images import decode
+from arpo.images import decode
 from arpo.training import lora
 from arpo.training.base import Batch, LearnerError, NotFinite, Update
 from arpo.training.metrics import Seen, metrics_of, record_of

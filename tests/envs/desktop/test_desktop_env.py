@@ -18,8 +18,8 @@ from arpo.envs.base import make
 from arpo.envs.check import check
 from arpo.envs.desktop import env as module
 from arpo.envs.desktop.env import DesktopEnv
-from arpo.envs.images import decode
 from arpo.errors import ActionError, ConfigError, EnvError, TaskError
+from arpo.images import decode
 from arpo.types import Task
 
 pytestmark = pytest.mark.desktop("mousepad", "xterm")

@@ -3,7 +3,7 @@
 from arpo.agent.actions import Action, Click, Hotkey
 from arpo.envs.pocket import Control, PocketEnv
 from arpo.envs.pocket.catalog import get_task
-from arpo.envs.pocket.vfs import Files
+from arpo.envs.pocket.vfs import FileSystem
 
 
 class Machine:
@@ -15,7 +15,7 @@ class Machine:
         self.desk = self.env.desk
         if not task:
             self.desk.windows.clear()
-            self.desk.files = Files()
+            self.desk.files = FileSystem()
             self.desk.stores.clear()
 
     def refresh(self) -> None:

@@ -30,7 +30,7 @@ def typed(text: str) -> tuple[str, str]:
     """(line, number) after typing into a new calculator."""
     app = Calculator(Desktop((448, 280), {}), Window(0, 0, 160, 190))
     app.typed(text)
-    return app.line, app.entry
+    return app.calculation, app.entry
 
 
 def test_clicked_keys_add_up(machine: Machine) -> None:

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from strategies import actions
 
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type
-from arpo.envs.images import decode, pixel_hash
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.env import LARGEST, SMALLEST
-from arpo.envs.pocket.expert import Expert
+from arpo.envs.pocket.expert import PocketExpert
 from arpo.errors import ActionError, ConfigError, TaskError
+from arpo.images import decode, pixel_hash
 from arpo.types import Task
 
 TRAIN = [task for tasks in task_list("train").values() for task in tasks]
@@ -157,7 +157,7 @@ def test_every_window_dialog_and_menu_fits_on_the_screen_at_every_size(size: tup
     for task_id in TRAIN[::5]:
         task = get_task(task_id)
         env.load(task, 0)
-        expert = Expert(task)
+        expert = PocketExpert(task)
         for _ in range(task.max_steps):
             for layer in env.frame():
                 assert layer.x >= 0 and layer.y >= 0, layer.title
@@ -229,15 +229,15 @@ def test_fail_scores_on_an_infeasible_task_alone_and_nothing_else_scores_there()
 def test_screens_do_not_depend_on_the_hash_seed_of_the_process() -> None:
     """Python orders sets of strings differently in every process; nothing that is drawn may follow that order."""
     script = """
-from arpo.envs.images import pixel_hash
+from arpo.images import pixel_hash
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.expert import Expert
+from arpo.envs.pocket.expert import PocketExpert
 env = PocketEnv()
 for task_id in [task for tasks in task_list("train").values() for task in tasks][::9]:
     task = get_task(task_id)
     env.load(task, 5)
-    expert = Expert(task)
+    expert = PocketExpert(task)
     while not env.ended:
         env.perform(expert.act(env)[1])
         print(task_id, pixel_hash(env.pixels()))

@@ -4,14 +4,14 @@ import pytest
 from machine import Machine
 
 from arpo.agent.actions import Click, Drag, Scroll, Type
-from arpo.envs.pocket.vfs import Files
+from arpo.envs.pocket.vfs import FileSystem
 
 
 @pytest.fixture
 def machine() -> Machine:
     """Files shows Documents with a folder and two files; there is one file in the trash and one in Downloads."""
     machine = Machine()
-    files = machine.desk.files = Files()
+    files = machine.desk.files = FileSystem()
     files.write("/Documents/plan.txt", "buy milk", kb=7)
     files.write("/Documents/cake.png", "", kb=40)
     files.make_folder("/Documents/trips")
@@ -266,7 +266,7 @@ def test_entries_that_need_a_selection_are_disabled_without_one(machine: Machine
 
 def test_undo_takes_back_rename_move_delete_and_restore_in_turn(machine: Machine) -> None:
     files = machine.desk.files
-    before = Files(dict(files.files), dict(files.folders))
+    before = FileSystem(dict(files.files), dict(files.folders))
     context(machine, "plan.txt", "Rename")
     machine.do(Type("list.txt\n"))
     drag(machine, "list.txt", "trips")

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from arpo.envs.pocket.fonts import fit, width, wrap
+from arpo.envs.pocket.text_layout import fit, width, wrap
 from arpo.envs.pocket.textbox import FIELD_LIMIT, PAGE_LIMIT, TextBox
 
 

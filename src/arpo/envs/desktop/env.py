@@ -26,8 +26,8 @@ from arpo.envs.desktop.memory import DESKTOP_MB, free_mb, reserved
 from arpo.envs.desktop.needs import refuse, refuse_size
 from arpo.envs.desktop.sandbox import CALL_S, Sandbox, missing
 from arpo.envs.desktop.setup import prepare
-from arpo.envs.images import Pixels, observe
 from arpo.errors import ActionError, ConfigError, EnvError
+from arpo.images import Pixels, observe
 from arpo.types import Observation, Task
 
 SETTLE_S = 2.0  # at most, after an action; OSWorld's clients wait as long after every one

@@ -36,8 +36,8 @@ import numpy as np
 
 from arpo.envs.desktop import shims
 from arpo.envs.desktop.memory import new_group, remove
-from arpo.envs.images import Pixels
 from arpo.errors import ConfigError, EnvError
+from arpo.images import Pixels
 
 PROGRAMS = {"bwrap": "bubblewrap", "Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus"}
 APPLICATIONS = {

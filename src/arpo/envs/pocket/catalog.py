@@ -1,17 +1,17 @@
 """Which tasks there are: ids, and the splits as task lists in OSWorld's form {domain: [id, …]}.
 
-An id is a family and a number: "files-rename-003" is the fourth different instance that the family draws. Numbers go
-on beyond those that the lists hold, so there is no end of further instances (their split is "extra").
+An id is a family and a number: "files-rename-003" is the fourth instance of its family. The parameters of an instance
+are random, from a seed that the id gives, and no two instances of a family are equal. Every family has more instances
+than the lists name; their split is "extra". Some families have a dozen of them, others thousands.
 
-    train             instances of the families that are trained on
+    train             instances of the 44 families that are trained on
     heldout           further instances of the same families
-    heldout_families  families that train lacks
-    subset32          of train: one task each of 32 families that are spread evenly over all, for small machines
-    demo, compare     of train: tasks that the agent `base` sometimes solves, by the rules in benchmarks/lists.py
+    heldout_families  instances of ten other families
+    subset32          a part of train, for small machines: the first instance of 32 families from all domains
+    demo, compare     parts of train: tasks that the agent `base` sometimes solves, by the rules in teaching/lists.py
 
-The lists are files, so that they can be read, quoted and pinned, and what is in them stays: figures depend on it.
-`python -m arpo.envs.pocket.catalog` adds the tasks of families that are in none of them to the first three; the others
-never change.
+The lists are files in `lists/`. Figures depend on them, so what is in them stays. After a new family was written,
+`python -m arpo.envs.pocket.catalog` adds its tasks to `train` and `heldout`, or to `heldout_families`.
 """
 
 import difflib
@@ -35,8 +35,8 @@ HELDOUT_FAMILIES = frozenset(
     "multi-attachment multi-webprice".split()
 )
 COUNTS = {"train": (6, 2), "heldout": (3, 1), "heldout_families": (5, 1)}  # of a new family: feasible, infeasible
-DRAWS = 200  # tries to draw an instance that is not one of the earlier ones
-_drawn: defaultdict[str, list[Params]] = defaultdict(list)  # each family's instances so far, always in the same order
+TRIES = 200  # to find an instance that is not equal to an earlier one
+_instances: defaultdict[str, list[Params]] = defaultdict(list)  # of each family, so far; always in the same order
 
 
 def get_task(task_id: str) -> Task:
@@ -63,7 +63,9 @@ def get_task(task_id: str) -> Task:
 def task_list(split: str) -> dict[str, list[str]]:
     """The ids of a split by domain."""
     if split not in SPLITS:
-        raise TaskError(f"unknown split {split!r}: pocket has {', '.join(SPLITS)}")
+        near = difflib.get_close_matches(split, SPLITS, n=1)
+        hint = f"did you mean {near[0]}?" if near else f"pocket has {', '.join(SPLITS)}"
+        raise TaskError(f"unknown split {split!r}: {hint}")
     tasks: dict[str, list[str]] = json.loads((LISTS / f"{split}.json").read_text(encoding="utf-8"))
     return tasks
 
@@ -89,16 +91,18 @@ def _splits() -> dict[str, str]:
 
 
 def _instance(family_name: str, number: int) -> Params:
-    drawn = _drawn[family_name]
-    while len(drawn) <= number:
-        for attempt in range(DRAWS):
-            params = FAMILIES[family_name].draw(Random(f"{family_name}/{len(drawn)}/{attempt}"))
-            if params not in drawn:
+    instances = _instances[family_name]
+    while len(instances) <= number:
+        for attempt in range(TRIES):
+            params = FAMILIES[family_name].random_params(Random(f"{family_name}/{len(instances)}/{attempt}"))
+            if params not in instances:
                 break
         else:
-            raise TaskError(f"task {family_name}-{number:03d}: the family has only {len(drawn)} different instances")
-        drawn.append(params)
-    return drawn[number]
+            raise TaskError(
+                f"task {family_name}-{number:03d}: the family has only {len(instances)} different instances"
+            )
+        instances.append(params)
+    return instances[number]
 
 
 def write_lists() -> None:

@@ -11,10 +11,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, ClassVar, TypeAlias
 
-from arpo.envs.pocket.fonts import fit, width
+from arpo.envs.pocket.text_layout import fit, width
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, Do, Layer, Menu, MenuItem, On, Ui, states
-from arpo.envs.pocket.vfs import FileProblem, Files, split
+from arpo.envs.pocket.vfs import FileProblem, FileSystem, split
 
 TITLE = 18
 MENUBAR = 17
@@ -122,7 +122,7 @@ class Desktop:
     def __init__(self, size: tuple[int, int], apps: dict[str, type[App]]) -> None:
         self.w, self.h = size
         self.apps = apps
-        self.files = Files()
+        self.files = FileSystem()
         self.settings: dict[str, Any] = {}
         self.stores: dict[str, Any] = {}  # what an application keeps while it is closed, by its name
         self.windows: list[Window] = []  # back to front

@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from arpo.envs.pocket.desktop import App, Dialog
-from arpo.envs.pocket.fonts import LINE, width
+from arpo.envs.pocket.text_layout import LINE, width
 from arpo.envs.pocket.textbox import TextBox, rows_of
 from arpo.envs.pocket.ui import ROW, Act, On, Ui
 from arpo.envs.pocket.vfs import PLACES, FileProblem, check_name, join
@@ -53,7 +53,7 @@ def confirm(asker: App | Dialog, title: str, text: str, yes: str, do: Act, *args
     Message(asker, title, text, [(yes, do, args), (no, None, ())])
 
 
-class Prompt(Dialog):
+class InputDialog(Dialog):
     """A name. A FileProblem from `do` is shown in the dialog, which stays open."""
 
     size = (210, 92)
@@ -87,7 +87,7 @@ class Prompt(Dialog):
             self.dismiss()
 
 
-class FileDialog(Prompt):
+class FileDialog(InputDialog):
     """A place, the files in it and a name. To open, the file must exist; to save over one, the user is asked."""
 
     size = (240, 184)

@@ -5,17 +5,17 @@ from random import Random
 
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Hotkey, Scroll
 from arpo.envs.base import refuse_bad_action
-from arpo.envs.images import Pixels, observe
 from arpo.envs.pocket import keys
 from arpo.envs.pocket.apps import APPS
+from arpo.envs.pocket.canvas import Theme, render, words
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.draw import Theme, render, words
 from arpo.envs.pocket.events import perform
 from arpo.envs.pocket.families import family_of
 from arpo.envs.pocket.screen import Control, parse
 from arpo.envs.pocket.ui import Item, Layer
 from arpo.envs.pocket.vfs import FileProblem
 from arpo.errors import ActionError, ConfigError, TaskError
+from arpo.images import Pixels, observe
 from arpo.types import Observation, Task
 
 DEFAULT_SIZE = (448, 280)  # multiples of 28: no resize and no blur in a Qwen2.5-VL; 16 x 10 image tokens

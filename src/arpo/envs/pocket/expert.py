@@ -3,7 +3,7 @@
 from arpo.agent.actions import Action, Finish
 from arpo.envs.pocket.env import PocketEnv
 from arpo.envs.pocket.families import family_of
-from arpo.envs.pocket.screen import Screen
+from arpo.envs.pocket.screen import ParsedScreen
 from arpo.errors import ArpoError
 from arpo.types import Task
 
@@ -12,7 +12,7 @@ class ExpertLost(ArpoError):
     """The expert knows no move on this screen: a bug of its script, or a screen that nobody foresaw."""
 
 
-class Expert:
+class PocketExpert:
     """Solves one episode of a task. It looks at the screen parse and, to know that it is done, at the score."""
 
     def __init__(self, task: Task) -> None:
@@ -24,7 +24,7 @@ class Expert:
         """A short thought and the next action."""
         if self.task.feasible and env.score() == 1.0:
             return "The task is done.", Finish()
-        move = self.family.expert(Screen(env.parse(), self.notes), self.params)
+        move = self.family.expert(ParsedScreen(env.parse(), self.notes), self.params)
         if move is None:
             raise ExpertLost(f"task {self.task.id}: the expert knows no move here")
         return move

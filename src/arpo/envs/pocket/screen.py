@@ -1,8 +1,8 @@
 """The screen parse (`Control`s), and what a scripted expert does with it: moves made of public actions.
 
 An expert is a function of the present screen, so that it also finds its way back after somebody else's wrong move.
-It reads as a list of wishes, the most urgent last step first, joined by `or`; a wish that is already true or that
-cannot be acted on now is None:
+It is a list of moves joined by `or`, the last step of the task first. A move that is not needed or not possible on this
+screen is None, so the first one that is left is made:
 
     def expert(self, s, p):
         return (
@@ -51,15 +51,15 @@ class Control:
 
 def parse(frame: list[Layer], scale: int) -> tuple[Control, ...]:
     """Every control with a label or a value whose middle can be seen, back to front."""
-    found = []
+    controls = []
     for i, layer in enumerate(frame):
         above = frame[i + 1 :]
         for item in layer.items:
             if (item.label or item.value) and (state := _state(item, layer, above)) is not None:
                 kind, w, h, _, _, _ = item.spec
                 box = (item.x * scale, item.y * scale, (item.x + w) * scale, (item.y + h) * scale)
-                found.append(Control(kind, item.label, box, state, item.value, layer.title))
-    return tuple(found)
+                controls.append(Control(kind, item.label, box, state, item.value, layer.title))
+    return tuple(controls)
 
 
 def _state(item: Item, layer: Layer, above: list[Layer]) -> tuple[str, ...] | None:
@@ -77,7 +77,7 @@ def _state(item: Item, layer: Layer, above: list[Layer]) -> tuple[str, ...] | No
     return state
 
 
-class Screen:
+class ParsedScreen:
     """The parse of one screenshot, with the moves that it allows, and what was noted on earlier ones."""
 
     def __init__(self, controls: tuple[Control, ...], notes: dict[str, str]) -> None:
@@ -96,8 +96,8 @@ class Screen:
 
     def find(self, label: str = "", kind: str = "", window: str = "") -> Control | None:
         """The frontmost such control."""
-        found = self.all(kind, label, window)
-        return found[-1] if found else None
+        matching = self.all(kind, label, window)
+        return matching[-1] if matching else None
 
     @property
     def menu_open(self) -> bool:
@@ -171,7 +171,7 @@ class Screen:
         return title if title and not self.find(kind="minimise", window=title) else ""
 
     def is_front(self, name: str) -> bool:
-        """Whether the active window has this title, the star of unsaved work aside."""
+        """Whether the active window has this title, apart from the star of unsaved work."""
         return self.front.lstrip("*") == name
 
     def switch(self, name: str) -> Move | None:
@@ -213,7 +213,7 @@ class Screen:
     # Lists that may be longer than their windows.
 
     def look_through(self, window: str, thought: str = "Scroll on.") -> Move | None:
-        """Scroll a window's list; None once both its ends were in sight, which the notes keep."""
+        """Scroll through a window's list; None once both ends were in sight. The notes say which ends were."""
         bar = self.find(kind="scrollbar", window=window)
         if bar is None:
             return None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import TypeAlias
 
-from arpo.envs.pocket.fonts import advance, wrap
+from arpo.envs.pocket.text_layout import advance, wrap
 
 FIELD_LIMIT = 200  # characters in a single-line field; what is typed beyond is dropped, as a form does
 PAGE_LIMIT = 20_000

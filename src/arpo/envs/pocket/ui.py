@@ -4,7 +4,7 @@ An application's `view(ui)` calls `ui.button(…)`, `ui.field(…)` and so on. E
 what it looks like (`spec`, the key under which its picture is cached) and what it does (`on`). The same items are
 drawn, hit by clicks and listed in the screen parse, so what is seen is what can be clicked.
 
-All sizes are logical pixels; draw.py alone knows the screen's scale.
+All sizes are logical pixels; canvas.py alone knows the screen's scale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from arpo.envs.pocket.fonts import LINE, advance, fit, width
+from arpo.envs.pocket.text_layout import LINE, advance, fit, width
 from arpo.envs.pocket.textbox import TextBox
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ SCROLL_ROWS = 3  # how far one scroll gesture goes
 WIDEST_MENU = 220
 Do: TypeAlias = Callable[[], object]
 Act: TypeAlias = Callable[..., object]
-Scroll: TypeAlias = Callable[[int, int], object]
+ScrollBy: TypeAlias = Callable[[int, int], object]
 """Takes rows to the right and rows down."""
 Spec: TypeAlias = tuple[str, int, int, str, tuple[str, ...], Any]
 """kind, width, height, label as drawn, states, and what else the kind needs to be drawn."""
@@ -39,7 +39,7 @@ class On:
     double: Do | None = None
     press: Callable[[int, int], object] | None = None  # a left click, with its offset
     drag: Callable[[int, int, int, int], object] | None = None
-    scroll: Scroll | None = None
+    scroll: ScrollBy | None = None
     menu: Callable[[], list[MenuItem]] | None = None  # right click
     payload: str = ""  # what a drag from here carries …
     drop: Callable[[str], object] | None = None  # … and what happens where it is let go
@@ -265,7 +265,7 @@ class Ui:
         return states(focused=focused, all=focused and box.text != "" and box.selected == box.text)
 
     def _typing(
-        self, box: TextBox, place_at: Callable[[int, int], int], enter: Do | None = None, scroll: Scroll | None = None
+        self, box: TextBox, place_at: Callable[[int, int], int], enter: Do | None = None, scroll: ScrollBy | None = None
     ) -> On:
         desk, surface = self.desk, self.surface
 

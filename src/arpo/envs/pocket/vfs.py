@@ -1,6 +1,6 @@
 """The file system that all applications share: paths to files, folders as entries of their own, and a trash.
 
-    Files().write("/Documents/plan.txt", "buy milk")      files.names("/Documents") == ["plan.txt"]
+    FileSystem().write("/Documents/plan.txt", "buy milk")      files.names("/Documents") == ["plan.txt"]
 
 Paths are absolute with "/" between the parts; "/" itself is the home folder. Errors that a user can make (a name
 that is taken, an empty name, a full disk) are `FileProblem`s whose text an application shows in a dialog.
@@ -21,7 +21,7 @@ DEEPEST = 12  # folders within folders
 
 
 class FileProblem(Exception):
-    """Something that the user asked of the file system and cannot have."""
+    """Something that the user wants and the file system cannot do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def check_name(name: str) -> str:
 
 
 @dataclass(slots=True)
-class Files:
+class FileSystem:
     """The tree: files by path, folders by path, and where the things in the trash came from."""
 
     files: dict[str, File] = field(default_factory=dict)
@@ -67,9 +67,9 @@ class Files:
     )
     origins: dict[str, str] = field(default_factory=dict)
 
-    def twin(self) -> Files:
-        """The same tree once more, to be changed apart from this one."""
-        return Files(dict(self.files), dict(self.folders), dict(self.origins))
+    def twin(self) -> FileSystem:
+        """A copy. A change to one of the two does not show in the other."""
+        return FileSystem(dict(self.files), dict(self.folders), dict(self.origins))
 
     def outside_trash(self) -> tuple[dict[str, str], set[str]]:
         """What a user has: the texts of all files, and all folders, but for the trash."""
@@ -160,7 +160,7 @@ class Files:
         return [p for p in [*self.folders, *self.files] if p == path or p.startswith(inside)]
 
     def _check_place(self, path: str, new: int = 1, depth: int = 0) -> None:
-        """Whether a thing that is so deep in itself may come to a path and makes so many new ones."""
+        """FileProblem if the path cannot take something `depth` levels deep that adds `new` files and folders."""
         if split(path)[0] not in self.folders:
             raise FileProblem("The folder is gone.")
         if path.count("/") + depth > DEEPEST:

@@ -1,4 +1,4 @@
-"""The words that names and texts are made of, and how a task's parameters are drawn.
+"""The words that names and texts are made of, and how a task's parameters are made at random.
 
 The words are few and short, so that a small model can learn to read them all.
 """
@@ -42,8 +42,8 @@ def sentence(rng: Random) -> str:
 
 
 def drawn(**how: Callable[[Random], Any]) -> Any:
-    """A family's `draw`, where each parameter is drawn by itself."""
-    return lambda self, rng: {name: draw(rng) for name, draw in how.items()}
+    """A family's `random_params`, where no parameter depends on another."""
+    return lambda self, rng: {name: draw_one(rng) for name, draw_one in how.items()}
 
 
 def one_of(values: Sequence[Any]) -> Callable[[Random], Any]:

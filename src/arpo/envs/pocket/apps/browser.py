@@ -9,7 +9,7 @@ from typing import Any
 
 from arpo.envs.pocket.apps.pages import HOME, Block, new_store, page_at
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Keys, Menus, Window
-from arpo.envs.pocket.fonts import width, wrap
+from arpo.envs.pocket.text_layout import width, wrap
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, Do, MenuItem, On, Ui
 from arpo.envs.pocket.vfs import join

@@ -1,7 +1,7 @@
 """The calculator: keys to click or type, exact decimal numbers, and a line that shows the whole calculation.
 
-The line is worked out when "=" is pressed, products before sums. Numbers are rounded to DIGITS digits; what cannot be
-shown so (a division by zero, a number too large) is "Error" until the next digit or C.
+It is worked out when "=" is pressed, products before sums. Numbers are rounded to DIGITS digits; what cannot be shown
+so (a division by zero, a number too large) is "Error" until the next digit or C.
 """
 
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from decimal import Context, Decimal, DecimalException, DivisionByZero, InvalidO
 from functools import partial
 
 from arpo.envs.pocket.desktop import App, Desktop, Keys, Window
-from arpo.envs.pocket.fonts import LINE, width
+from arpo.envs.pocket.text_layout import LINE, width
 from arpo.envs.pocket.ui import On, Ui
 
 KEYS = ("C", "back", "%", "/", "7", "8", "9", "x", "4", "5", "6", "-", "1", "2", "3", "+", "+/-", "0", ".", "=")
@@ -36,16 +36,16 @@ class Calculator(App):
         self.fresh = True  # nothing has been entered since the last operator
 
     @property
-    def line(self) -> str:
+    def calculation(self) -> str:
         """What has been entered, such as "12 + 30 =" when that is done."""
         return " ".join([*self.parts, "="] if self.done else self.parts)
 
     def view(self, ui: Ui) -> None:
         ui.panel(3, 2, ui.w - 6, LINE + 21)
-        shown = self.line
+        shown = whole = self.calculation
         while width(shown) > ui.w - 16:
             shown = shown[1:]  # the end of a long calculation is what matters
-        ui.add("text", ui.w - 8 - width(shown), 4, width(shown) + 2, LINE, self.line, extra="page-faint", shown=shown)
+        ui.add("text", ui.w - 8 - width(shown), 4, width(shown) + 2, LINE, whole, extra="page-faint", shown=shown)
         state = ("wrong",) if self.entry == ERROR else ()
         ui.add("display", 5, 18, ui.w - 10, 18, "Display", state, value=self.entry, shown=self.entry)
         top, gap = 41, 2

@@ -2,7 +2,7 @@
 
 from arpo.envs.pocket.apps.document import Document
 from arpo.envs.pocket.desktop import Desktop, Dialog, Keys, Menus, Window
-from arpo.envs.pocket.fonts import width
+from arpo.envs.pocket.text_layout import width
 from arpo.envs.pocket.textbox import TextBox
 from arpo.envs.pocket.ui import ROW, MenuItem, Ui, clipboard_items
 
@@ -75,9 +75,9 @@ class Replace(Dialog):
     def accept(self) -> None:
         if not self.find.text:
             return
-        found = self.page.text.count(self.find.text)
-        self.note = f"Replaced: {found}" if found else "Not found."
-        if found:
+        count = self.page.text.count(self.find.text)
+        self.note = f"Replaced: {count}" if count else "Not found."
+        if count:
             text = self.page.text.replace(self.find.text, self.by.text)
             self.page.select_all()
             self.page.insert(text)

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import partial
 
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, App, Desktop, Keys, Menus, Window
-from arpo.envs.pocket.dialogs import Prompt, confirm
-from arpo.envs.pocket.fonts import width
+from arpo.envs.pocket.dialogs import InputDialog, confirm
+from arpo.envs.pocket.text_layout import width
 from arpo.envs.pocket.textbox import UNDO_LIMIT
 from arpo.envs.pocket.ui import ROW, MenuItem, On, Ui
 from arpo.envs.pocket.vfs import PLACES, TRASH, FileProblem, check_name, join, split
@@ -110,7 +110,7 @@ class FileManager(App):
         return [MenuItem(f"New {kind}", ask, (f"New {kind}", "Create", self._make, "", kind)) for kind in kinds]
 
     def _trash_items(self) -> list[MenuItem]:
-        """What can be done with the selected thing: in the trash it goes back or is gone, elsewhere it is a file."""
+        """Menu entries for what is selected: in the trash it can be restored or deleted, elsewhere opened and so on."""
         some = bool(self.current)
         if self.in_trash:
             return [
@@ -174,9 +174,9 @@ class FileManager(App):
 
     def typed(self, text: str) -> None:
         """Letters jump to the first name that begins with them."""
-        found = next((name for name in self.names() if name.lower().startswith(text.lower())), None)
-        if text and found:
-            self.select(found)
+        match = next((name for name in self.names() if name.lower().startswith(text.lower())), None)
+        if text and match:
+            self.select(match)
 
     # Looking around.
 
@@ -225,7 +225,7 @@ class FileManager(App):
             self._ask(f"Rename {self.selected}", "Rename", self._rename, self.selected, self.current)
 
     def _ask(self, title: str, button: str, do: Callable[..., object], text: str = "", *args: str) -> None:
-        Prompt(self, title, button, do, text, *args)
+        InputDialog(self, title, button, do, text, *args)
 
     def _make(self, kind: str, name: str) -> None:
         path = join(self.folder, check_name(name))
@@ -265,7 +265,7 @@ class FileManager(App):
         self._done(target, "")
 
     def move_into(self, folder: str, path: str) -> None:
-        """Move a file or folder; what is dropped where it already lies stays, and what is no path is not ours."""
+        """Move a file or folder. Nothing happens if it is in that folder already, or if `path` is no path (a mail)."""
         if not path.startswith("/") or path == folder or split(path)[0] == folder:
             return
         if folder == TRASH:

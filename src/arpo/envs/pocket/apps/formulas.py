@@ -18,7 +18,7 @@ ERROR = "#ERR"
 LONGEST = 60  # characters of a formula
 DEEPEST = 70  # sums within sums, be it by brackets or because a cell needs a cell that needs a cell
 EXACT = Context(prec=28, Emax=60, Emin=-60, traps=[DivisionByZero, InvalidOperation, Overflow])
-Grid: TypeAlias = list[list[str]]
+Cells: TypeAlias = list[list[str]]
 
 _SUMS = {"+": EXACT.add, "-": EXACT.subtract}
 _PRODUCTS = {"*": EXACT.multiply, "/": EXACT.divide}
@@ -43,13 +43,13 @@ def cell_name(row: int, column: int) -> str:
 
 def cell_place(name: str) -> tuple[int, int]:
     """(row, column) of "B3", counted from 0; FormulaError outside of the sheet."""
-    found = _CELL.fullmatch(name.upper())
-    if not found or found[1] not in COLUMNS or not 1 <= int(found[2]) <= ROWS:
+    match = _CELL.fullmatch(name.upper())
+    if not match or match[1] not in COLUMNS or not 1 <= int(match[2]) <= ROWS:
         raise FormulaError(name)
-    return int(found[2]) - 1, COLUMNS.index(found[1])
+    return int(match[2]) - 1, COLUMNS.index(match[1])
 
 
-def evaluate(texts: Grid) -> Grid:
+def evaluate(texts: Cells) -> Cells:
     """What each cell shows."""
     book = _Book(texts)
     return [[book.shown(r, c) for c in range(len(row))] for r, row in enumerate(texts)]
@@ -58,7 +58,7 @@ def evaluate(texts: Grid) -> Grid:
 class _Book:
     """Works cells out on demand, each once."""
 
-    def __init__(self, texts: Grid) -> None:
+    def __init__(self, texts: Cells) -> None:
         self.texts = texts
         self.values: dict[tuple[int, int], Decimal | None] = {}  # of formulas; None: an error, or begun and not done
         self.blocks: dict[tuple[str, str], list[Decimal]] = {}
@@ -95,17 +95,17 @@ class _Book:
         if (first, last) in self.blocks:
             return self.blocks[first, last]
         (row, column), (last_row, last_column) = cell_place(first), cell_place(last)
-        found: list[Decimal] = []
+        numbers: list[Decimal] = []
         for r in range(min(row, last_row), max(row, last_row) + 1):
             for c in range(min(column, last_column), max(column, last_column) + 1):
                 text = self.texts[r][c]
                 value = self.formula(r, c) if text.startswith("=") else number(text)
                 if value is not None:
-                    found.append(value)
+                    numbers.append(value)
                 elif text.startswith("="):
                     raise FormulaError(text)
-        self.blocks[first, last] = found
-        return found
+        self.blocks[first, last] = numbers
+        return numbers
 
 
 class _Formula:

@@ -13,7 +13,7 @@ from typing import cast
 
 from arpo.envs.pocket.desktop import TITLE, App, Desktop, Dialog, Keys, Window
 from arpo.envs.pocket.dialogs import confirm
-from arpo.envs.pocket.fonts import LINE, width
+from arpo.envs.pocket.text_layout import LINE, width
 from arpo.envs.pocket.textbox import UNDO_LIMIT, TextBox, rows_of
 from arpo.envs.pocket.ui import ROW, SCROLL_ROWS, MenuItem, On, Ui, states
 from arpo.envs.pocket.words import PEOPLE, nouns, person, sentence
@@ -247,7 +247,7 @@ class Mail(App):
         self.unselect()
 
     def _drop(self, folder: str, payload: str) -> None:
-        """A mail is dropped on a folder. Nothing but what was sent belongs into Sent, and no file into any."""
+        """Something is dropped on a folder. Files are ignored, and only mails that the user wrote may go to Sent."""
         kind, _, index = payload.partition(" ")
         if kind == "mail" and (folder != "Sent" or self.letters[int(index)].sender == ME):
             self.move(self.letters[int(index)], folder)

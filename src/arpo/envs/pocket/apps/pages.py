@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from random import Random
 from typing import Any, TypeAlias
 
-from arpo.envs.pocket.vfs import Files, split
+from arpo.envs.pocket.vfs import FileSystem, split
 from arpo.envs.pocket.words import nouns, sentence
 
 Block: TypeAlias = tuple[str, ...]
@@ -49,7 +49,7 @@ def new_store(
     return {"pages": pages, "bookmarks": marks, "sent": []}
 
 
-def page_at(address: str, pages: dict[str, Page], files: Files) -> Page:
+def page_at(address: str, pages: dict[str, Page], files: FileSystem) -> Page:
     """The blocks of a page of the web or, for "file:/…", of a file."""
     if address in pages:
         return pages[address]

@@ -9,9 +9,9 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import App, Desktop, Window
 from arpo.envs.pocket.dialogs import confirm
-from arpo.envs.pocket.draw import COLORS
 from arpo.envs.pocket.ui import ROW, Ui
 
 CHECKS: dict[str, dict[str, str]] = {  # tab -> key -> label, in the order of the screen

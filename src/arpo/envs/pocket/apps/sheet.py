@@ -9,9 +9,9 @@ import io
 from functools import partial
 
 from arpo.envs.pocket.apps.document import Document
-from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_name, evaluate, number
+from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Cells, cell_name, evaluate, number
 from arpo.envs.pocket.desktop import MENUBAR, TITLE, Desktop, Keys, Menus, Window
-from arpo.envs.pocket.fonts import LINE, fit
+from arpo.envs.pocket.text_layout import LINE, fit
 from arpo.envs.pocket.textbox import FIELD_LIMIT, UNDO_LIMIT, TextBox
 from arpo.envs.pocket.ui import MenuItem, On, Ui
 from arpo.envs.pocket.vfs import FileProblem
@@ -21,11 +21,11 @@ TOP = 20  # the height of the bar
 HEAD = 20  # the width of the row numbers
 
 
-def empty() -> Grid:
+def empty() -> Cells:
     return [[""] * len(COLUMNS) for _ in range(ROWS)]
 
 
-def from_csv(text: str) -> Grid:
+def from_csv(text: str) -> Cells:
     """The cells of a file; a FileProblem where it has more than a sheet can hold."""
     cells = empty()
     try:
@@ -39,7 +39,7 @@ def from_csv(text: str) -> Grid:
     return cells
 
 
-def to_csv(cells: Grid) -> str:
+def to_csv(cells: Cells) -> str:
     """The used part of the cells, a line a row."""
     last_row = max((r for r, row in enumerate(cells) if any(row)), default=-1)
     last_column = max((c for row in cells for c, cell in enumerate(row) if cell), default=-1)
@@ -62,10 +62,10 @@ class Sheet(Document):
         self.row = self.column = 0
         self.first = 0  # the topmost visible row
         self.box = TextBox()
-        self.undo_stack: list[Grid] = []
+        self.undo_stack: list[Cells] = []
         self._show(self.cells)
 
-    def content(self) -> Grid:
+    def content(self) -> Cells:
         return self.cells
 
     def to_text(self) -> str:
@@ -230,13 +230,13 @@ class Sheet(Document):
         if self.undo_stack:
             self._show(self.undo_stack.pop())
 
-    def _change(self, cells: Grid) -> None:
+    def _change(self, cells: Cells) -> None:
         if cells != self.cells:
             self.undo_stack.append(self.cells)
             del self.undo_stack[:-UNDO_LIMIT]
             self._show(cells)
 
-    def _show(self, cells: Grid) -> None:
+    def _show(self, cells: Cells) -> None:
         """Make these the cells and work their values out."""
         self.cells = cells
         values = evaluate(cells)

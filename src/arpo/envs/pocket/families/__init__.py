@@ -1,4 +1,4 @@
-"""The tasks: families that draw instances, set the desktop up, check its state and know an expert."""
+"""The tasks: families that make instances at random, set the desktop up, check its state and know an expert."""
 
 from random import Random
 from typing import Any
@@ -22,7 +22,7 @@ def family_of(task: Task) -> tuple[Family, dict[str, Any]]:
     if name not in FAMILIES:
         raise TaskError(f"task {task.id}: setup.family is {name!r}: pocket has {', '.join(sorted(FAMILIES))}")
     family = FAMILIES[name]
-    pattern = family.draw(Random(0))
+    pattern = family.random_params(Random(0))
     if not isinstance(params, dict) or params.keys() != pattern.keys():
         raise TaskError(f"task {task.id}: setup.params of {name} must have the keys {', '.join(sorted(pattern))}")
     for key, example in pattern.items():

@@ -1,8 +1,8 @@
 """What a family of tasks is, and how the desktop is set up that a task starts from.
 
-A family draws an instance's parameters (what the instruction names), and from an environment seed all the rest: where
-windows stand, which other files, mails and values there are, in which order. So one task looks different each time
-and no place on the screen can be learned by heart.
+A family makes the parameters of an instance at random: what the instruction names. All the rest comes from the
+environment seed: where windows are, which other files, mails and values there are, in which order. So a task looks
+different each time, and no place on the screen can be learned by heart.
 """
 
 import string
@@ -12,9 +12,9 @@ from random import Random
 from typing import Any, ClassVar, TypeAlias
 
 from arpo.envs.pocket.apps.mail import fill
+from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import TASKBAR, App, Desktop
-from arpo.envs.pocket.draw import COLORS
-from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.screen import Move, ParsedScreen
 from arpo.envs.pocket.vfs import PLACES
 from arpo.envs.pocket.words import nouns, sentence
 
@@ -34,7 +34,7 @@ class Family(ABC):
         return self.name.partition("-")[0]
 
     @abstractmethod
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         """The parameters of one instance: JSON values, always of the same keys and types."""
 
     def instruction(self, p: Params) -> str:
@@ -50,11 +50,11 @@ class Family(ABC):
         """Whether the state of the machine is what the instruction asks for. False at the start."""
 
     @abstractmethod
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         """The next move; None: lost. `s.notes` keep what was read on earlier screens. Done is decided by `check`."""
 
     def start(self, desk: Desktop, p: Params, rng: Random) -> None:
-        """Draw from the seed what no instruction names, then what this family needs."""
+        """Set up at random what no instruction names, then what this family needs."""
         desk.clock = f"{rng.randrange(8, 20)}:{rng.randrange(60):02d}"
         rng.shuffle(desk.icons)
         desk.cascade = (rng.randrange(desk.w), rng.randrange(desk.h))
@@ -65,7 +65,7 @@ class Family(ABC):
 
 
 class _Wording(string.Formatter):
-    """Of a parameter that is true or false, the format names both words: "{down:down|up}"."""
+    """For a parameter that is true or false the format gives both words: "{down:down|up}"."""
 
     def format_field(self, value: Any, spec: str) -> str:
         return spec.split("|")[not value] if isinstance(value, bool) else super().format_field(value, spec)

@@ -8,7 +8,7 @@ from arpo.envs.pocket.apps.browser import Browser
 from arpo.envs.pocket.apps.pages import COPY, HOME, SECTIONS, TOPICS, new_store
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, hide, open_perhaps, others_kept
-from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.words import coin, drawn, noun, nouns, one_of, person
 
 
@@ -41,37 +41,37 @@ def downloaded(desk: Desktop, name: str) -> bool:
 # What the experts share.
 
 
-def at(s: Screen) -> str:
+def at(s: ParsedScreen) -> str:
     """The address of the page in sight; "" while another is being typed."""
     bar = s.find("Address", kind="field", window="Browser")
     return bar.value if bar and "focused" not in bar.state else ""
 
 
-def go_to(s: Screen, section: str) -> Move | None:
+def go_to(s: ParsedScreen, section: str) -> Move | None:
     """To a main page, by the home page's links."""
     if at(s) == SECTIONS[section]:
         return None
     return follow(s, section) if at(s) == HOME else s.click("Home", kind="tool", thought="Go to the home page.")
 
 
-def follow(s: Screen, label: str) -> Move | None:
+def follow(s: ParsedScreen, label: str) -> Move | None:
     """Click a link of the page, with the wheel if it is further down."""
     page = s.find(kind="link", window="Browser") or s.find(kind="text", window="Browser")
     return s.click(label, kind="link") or s.scroll(page, "down", "Look further down.")
 
 
-def price_of(s: Screen, item: str) -> int | None:
+def price_of(s: ParsedScreen, item: str) -> int | None:
     """The price beside an item of the shop."""
     link = s.find(item, kind="link", window="Browser")
     beside = [c for c in s.all(kind="text", window="Browser") if link and c.box[1] == link.box[1]]
     return int(beside[0].label.lstrip("$")) if beside else None
 
 
-def star(s: Screen) -> Control | None:
+def star(s: ParsedScreen) -> Control | None:
     return s.find("Bookmark", kind="tool", window="Browser")
 
 
-def keep_star(s: Screen, target: str) -> Move | None:
+def keep_star(s: ParsedScreen, target: str) -> Move | None:
     """Take back a bookmark that was added or removed by mistake."""
     button, address = star(s), at(s)
     if button is None or address in ("", target):
@@ -85,7 +85,7 @@ class Address(Family):
 
     name = "browser-address"
     asks = "Go to {address} in the Browser."
-    draw = drawn(address=lambda rng: f"{noun(rng)}.web")
+    random_params = drawn(address=lambda rng: f"{noun(rng)}.web")
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng, others=[p["address"]])
@@ -93,7 +93,7 @@ class Address(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, p["address"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return s.arrive("Browser") or s.fill("Address", p["address"]) or s.click("Go", kind="button")
 
 
@@ -102,7 +102,7 @@ class Bookmark(Family):
 
     name = "browser-bookmark"
     asks = "Bookmark the page '{item}' of the Shop in the Browser."
-    draw = drawn(item=noun)
+    random_params = drawn(item=noun)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.stores["before"] = list(begin(desk, rng, items=[p["item"]])["bookmarks"])
@@ -111,7 +111,7 @@ class Bookmark(Family):
         marks = [*desk.stores["before"], f"shop.web/{p['item']}"]
         return sorted(desk.stores["browser"]["bookmarks"]) == sorted(marks)
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         target = f"shop.web/{p['item']}"
         if move := s.arrive("Browser") or keep_star(s, target):
             return move
@@ -126,7 +126,7 @@ class Form(Family):
 
     name = "browser-form"
     asks = "Send the Contact form in the Browser: name {name}, {topic}, {copy:with|without} a copy."
-    draw = drawn(name=person, topic=one_of(TOPICS), copy=coin)
+    random_params = drawn(name=person, topic=one_of(TOPICS), copy=coin)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng)
@@ -140,7 +140,7 @@ class Form(Family):
         }
         return sent(desk) == [wanted]
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := s.arrive("Browser") or go_to(s, "Contact"):
             return move
         topic = s.find(p["topic"], kind="radio", window="Browser")
@@ -159,7 +159,7 @@ class LongPage(Family):
 
     name = "browser-scroll"
     asks = "In the Browser, open the link '{topic}' at the end of the Guide."
-    draw = drawn(topic=noun)
+    random_params = drawn(topic=noun)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng, topics=[p["topic"]])
@@ -167,7 +167,7 @@ class LongPage(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, f"guide.web/{p['topic']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return s.arrive("Browser") or go_to(s, "Guide") or follow(s, p["topic"])
 
 
@@ -177,7 +177,7 @@ class Cheaper(Family):
     name = "browser-cheaper"
     asks = "Order the {cheaper:cheaper|dearer} one in the Shop of the Browser: {one} or {two}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         one, two = nouns(rng, 2)
         return {"one": one, "two": two, "cheaper": coin(rng)}
 
@@ -190,7 +190,7 @@ class Cheaper(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return [form["page"] for form in sent(desk)] == [f"shop.web/{desk.stores['before']}"]
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := s.arrive("Browser"):
             return move
         if s.notes.get("item") and at(s) == f"shop.web/{s.notes['item']}":
@@ -211,7 +211,7 @@ class MissingTopic(Infeasible):
     name = "browser-missing"
     asks = Form.asks
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         topic = rng.choice(["Complaint", "Invoice", "Refund", "Warranty"])
         return {"name": person(rng), "topic": topic, "copy": coin(rng)}
 
@@ -219,5 +219,5 @@ class MissingTopic(Infeasible):
         begin(desk, rng)
         hide(desk, "Browser")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return s.arrive("Browser") or go_to(s, "Contact") or (f"The form has no {p['topic']}.", Fail())

@@ -5,15 +5,15 @@ from random import Random
 from arpo.envs.pocket.apps.calculator import Calculator
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Params, clutter, hide, open_perhaps
-from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.screen import Move, ParsedScreen
 from arpo.envs.pocket.words import drawn, one_of
 
 
-def shows(desk: Desktop, *lines: str) -> bool:
+def shows(desk: Desktop, *calculations: str) -> bool:
     """Whether the calculator shows one of these calculations, done: "12 + 30"."""
     window = desk.window_of("Calculator")
     app = window.app if window else None
-    return isinstance(app, Calculator) and app.done and app.line in [f"{line} =" for line in lines]
+    return isinstance(app, Calculator) and app.done and app.calculation in [f"{one} =" for one in calculations]
 
 
 def both_ways(a: object, operator: str, b: object) -> list[str]:
@@ -21,18 +21,18 @@ def both_ways(a: object, operator: str, b: object) -> list[str]:
     return [f"{a} {operator} {b}", *([] if operator == "-" else [f"{b} {operator} {a}"])]
 
 
-def read(s: Screen) -> tuple[str, str]:
-    """(line, number) on the calculator's display."""
-    line = s.find(kind="text", window="Calculator")
+def read(s: ParsedScreen) -> tuple[str, str]:
+    """(calculation, number) on the calculator's display."""
+    calculation = s.find(kind="text", window="Calculator")
     number = s.find("Display", window="Calculator")
-    return line.label if line else "", number.value if number else ""
+    return calculation.label if calculation else "", number.value if number else ""
 
 
-def press(s: Screen, key: str) -> Move | None:
+def press(s: ParsedScreen, key: str) -> Move | None:
     return s.click(key, kind="key", thought=f"Press {key}.")
 
 
-def press_on(s: Screen, entry: str, number: int, then: str) -> Move | None:
+def press_on(s: ParsedScreen, entry: str, number: int, then: str) -> Move | None:
     """The next key of a number that is being entered, or what follows it; C where it went wrong."""
     text = str(number)
     if entry == "0":
@@ -57,18 +57,18 @@ class Sum(CalculatorFamily):
 
     name = "calculator-simple"
     asks = "Calculate {a} {operator} {b} in the Calculator."
-    draw = drawn(a=one_of(range(11, 100)), operator=one_of("+-x"), b=one_of(range(11, 100)))
+    random_params = drawn(a=one_of(range(11, 100)), operator=one_of("+-x"), b=one_of(range(11, 100)))
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, *both_ways(p["a"], p["operator"], p["b"]))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := s.arrive("Calculator"):
             return move
-        line, entry = read(s)
-        if line == "":
+        calculation, entry = read(s)
+        if calculation == "":
             return press_on(s, entry, p["a"], p["operator"])
-        if line == f"{p['a']} {p['operator']}":
+        if calculation == f"{p['a']} {p['operator']}":
             return press_on(s, entry, p["b"], "=")
         return press(s, "C")
 
@@ -79,21 +79,21 @@ class Chain(CalculatorFamily):
     name = "calculator-chain"
     asks = "Type {a} {first} {b} {second} {c} into the Calculator and press Enter."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         a, b, c = (rng.randrange(2, 200) for _ in range(3))
         return {"a": a, "first": rng.choice("+-"), "b": b, "second": rng.choice("+-"), "c": c}
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, f"{p['a']} {p['first']} {p['b']} {p['second']} {p['c']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := s.arrive("Calculator"):
             return move
-        line, entry = read(s)
+        calculation, entry = read(s)
         begun = f"{p['a']} {p['first']} {p['b']} {p['second']}"
-        if (line, entry) == (begun, str(p["c"])):
+        if (calculation, entry) == (begun, str(p["c"])):
             return s.keys("enter", thought="Press Enter.")
-        if (line, entry) == ("", "0"):
+        if (calculation, entry) == ("", "0"):
             return s.type(f"{begun} {p['c']}".replace(" ", ""))
         return s.keys("esc", thought="Clear the Calculator.")
 
@@ -104,7 +104,7 @@ class Correct(CalculatorFamily):
     name = "calculator-correct"
     asks = "The Calculator has {a} + {wrong}. Make it {a} + {b} and press =."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         b = rng.randrange(11, 100)
         wrong = b - b % 10 + (b + rng.randrange(1, 10)) % 10
         return {"a": rng.randrange(11, 100), "b": b, "wrong": wrong}
@@ -120,15 +120,15 @@ class Correct(CalculatorFamily):
     def check(self, desk: Desktop, p: Params) -> bool:
         return shows(desk, *both_ways(p["a"], "+", p["b"]))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := s.arrive("Calculator"):
             return move
-        line, entry = read(s)
+        calculation, entry = read(s)
         right = str(p["b"])
-        if line == f"{p['a']} +" and entry != "0":
+        if calculation == f"{p['a']} +" and entry != "0":
             if entry == right:
                 return press(s, "=")
             return press(s, right[len(entry)]) if right.startswith(entry) else press(s, "back")
-        if (line, entry) == ("", "0"):
+        if (calculation, entry) == ("", "0"):
             return s.type(f"{p['a']}+{right}")
-        return s.type(right) if (line, entry) == (f"{p['a']} +", "0") else press(s, "C")
+        return s.type(right) if (calculation, entry) == (f"{p['a']} +", "0") else press(s, "C")

@@ -5,7 +5,7 @@ from random import Random
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Params, add_files, others_kept, place
-from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.vfs import DOCUMENTS
 from arpo.envs.pocket.words import NOUNS, drawn, nouns, sentence, text_file
 
@@ -28,17 +28,17 @@ def distract(desk: Desktop, rng: Random, *avoid: str) -> None:
 
 
 def saved(desk: Desktop, name: str, text: str) -> bool:
-    """Whether a file of the Documents folder has this text, space around it aside, and nothing else has changed."""
+    """Whether a file of the Documents folder has this text, but for space around it, and nothing else has changed."""
     path = f"{DOCUMENTS}/{name}"
     return path in desk.files.files and desk.files.read(path).strip() == text.strip() and others_kept(desk, path)
 
 
-def page_of(s: Screen, name: str) -> Control | None:
+def page_of(s: ParsedScreen, name: str) -> Control | None:
     """The page of the front window, if that is the file's editor."""
     return s.find("text", kind="area", window=s.front) if s.is_front(name) else None
 
 
-def open_page(s: Screen, name: str) -> Move | None:
+def open_page(s: ParsedScreen, name: str) -> Move | None:
     """Bring a file's editor to the front, by the taskbar or through the editor's own Open dialog."""
     if move := s.escape("Open", "Open file", "Editor"):
         return move
@@ -54,7 +54,7 @@ def open_page(s: Screen, name: str) -> Move | None:
     )
 
 
-def note_down(s: Screen, name: str, text: str) -> Move | None:
+def note_down(s: ParsedScreen, name: str, text: str) -> Move | None:
     """Write a text into a new file of the Documents folder, from whatever is on the screen."""
     if s.dialog == "Save as":
         return save_as(s, name)
@@ -69,7 +69,7 @@ def note_down(s: Screen, name: str, text: str) -> Move | None:
     )
 
 
-def save_as(s: Screen, name: str) -> Move | None:
+def save_as(s: ParsedScreen, name: str) -> Move | None:
     """The Save as dialog: the Documents folder, the name, the button."""
     folder = s.find("Folder", kind="dropdown")
     if folder and folder.value != "Documents":
@@ -82,7 +82,7 @@ class NewFile(Family):
 
     name = "editor-new"
     asks = "Write '{text}' in the Editor and save it as {name} in Documents."
-    draw = drawn(name=text_file, text=sentence)
+    random_params = drawn(name=text_file, text=sentence)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         add_files(desk, rng, DOCUMENTS, rng.randrange(1, 7), avoid=(p["name"],))
@@ -92,7 +92,7 @@ class NewFile(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return saved(desk, p["name"], p["text"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return note_down(s, p["name"], p["text"])
 
 
@@ -101,7 +101,7 @@ class Append(Family):
 
     name = "editor-append"
     asks = "Add the line '{line}' at the end of {name} and save it."
-    draw = drawn(name=text_file, line=sentence)
+    random_params = drawn(name=text_file, line=sentence)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         text = "\n".join(sentence(rng) for _ in range(rng.randrange(1, 5)))
@@ -115,7 +115,7 @@ class Append(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return saved(desk, p["name"], desk.stores["goal"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         page = page_of(s, p["name"])
         if page is None:
             return open_page(s, p["name"])
@@ -138,7 +138,7 @@ class ReplaceWord(Family):
     name = "editor-replace"
     asks = "Replace the word {old} by {new} in all of {name} and save it."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         name, old, new = nouns(rng, 3)
         return {"name": f"{name}.txt", "old": old, "new": new}
 
@@ -158,7 +158,7 @@ class ReplaceWord(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return saved(desk, p["name"], desk.stores["goal"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.dialog == "Replace":
             if any(c.label.startswith("Replaced") for c in s.all(kind="text")):
                 return s.click("Close", kind="button")
@@ -176,7 +176,7 @@ class Discard(Family):
 
     name = "editor-discard"
     asks = "Close {name} without saving the changes."
-    draw = drawn(name=text_file)
+    random_params = drawn(name=text_file)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.files.write(f"{DOCUMENTS}/{p['name']}", sentence(rng))
@@ -186,7 +186,7 @@ class Discard(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return desk.window_with(f"{DOCUMENTS}/{p['name']}") is None and others_kept(desk)
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.dialog == "Unsaved changes":
             mine = any(c.label.startswith(p["name"]) for c in s.all(kind="text", window="Unsaved changes"))
             return s.click("Discard" if mine else "Cancel", kind="button")

@@ -12,8 +12,8 @@ from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.files import FileManager
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import KINDS, Family, Infeasible, Params, add_file, add_files, open_perhaps
-from arpo.envs.pocket.screen import Control, Move, Screen
-from arpo.envs.pocket.vfs import PLACES, TRASH, Files, join
+from arpo.envs.pocket.screen import Control, Move, ParsedScreen
+from arpo.envs.pocket.vfs import PLACES, TRASH, FileSystem, join
 from arpo.envs.pocket.words import drawn, noun, nouns, one_of, sentence
 
 
@@ -21,38 +21,38 @@ def any_file(rng: Random) -> str:
     return f"{noun(rng)}.{rng.choice(KINDS)}"
 
 
-def row_of(s: Screen, name: str) -> Control | None:
+def row_of(s: ParsedScreen, name: str) -> Control | None:
     return s.find(name, kind="row", window="Files")
 
 
-def file_rows(s: Screen) -> list[Control]:
+def file_rows(s: ParsedScreen) -> list[Control]:
     """The rows of files in sight: those that show a size."""
     return [row for row in list_rows(s) if row.value.endswith("kB")]
 
 
-def list_rows(s: Screen) -> list[Control]:
+def list_rows(s: ParsedScreen) -> list[Control]:
     """The rows of the folder in sight, without those of the places."""
     return [row for row in s.all(kind="row", window="Files") if row.label not in (*PLACES, "Trash")]
 
 
-def is_at(s: Screen, path: str) -> bool:
+def is_at(s: ParsedScreen, path: str) -> bool:
     """Whether the file manager shows this folder ("Documents", "Documents/trips")."""
     return s.find(path, kind="text", window="Files") is not None
 
 
-def go(s: Screen, folder: str) -> Move | None:
+def go(s: ParsedScreen, folder: str) -> Move | None:
     """Bring the file manager to the front and go to a place."""
     return s.arrive("Files") or (
         None if is_at(s, folder) else s.click(folder, kind="row", window="Files", thought=f"Go to {folder}.")
     )
 
 
-def reach(s: Screen, folder: str, name: str) -> Move | None:
+def reach(s: ParsedScreen, folder: str, name: str) -> Move | None:
     """Go to a place and bring a file's row in sight."""
     return go(s, folder) or s.seek(row_of(s, name), "Files")
 
 
-def new_folder(s: Screen, folder: str) -> Move | None:
+def new_folder(s: ParsedScreen, folder: str) -> Move | None:
     """Ask for a new folder by the File menu. That menu covers the folder's name, so a note says where it was opened."""
     if s.notes.pop("menu of", "") == folder and s.find("New folder", kind="menuitem", window="File"):
         return s.menuitem("New folder")
@@ -62,7 +62,7 @@ def new_folder(s: Screen, folder: str) -> Move | None:
     return s.click("File", kind="menu", window="Files", thought="Open the File menu.")
 
 
-def hold(s: Screen, folder: str, name: str) -> Move | None:
+def hold(s: ParsedScreen, folder: str, name: str) -> Move | None:
     """Go to a place and select a file."""
     return reach(s, folder, name) or s.select(name, kind="row", window="Files")
 
@@ -72,14 +72,14 @@ class FileFamily(Family):
 
     most: ClassVar[int] = 10  # other files in the folder; a list of more than seven scrolls on the default screen
     trash_counts: ClassVar[bool] = False  # whether the trash must be as the goal says, too
-    draw = drawn(name=any_file, folder=one_of(PLACES))
+    random_params = drawn(name=any_file, folder=one_of(PLACES))
 
     def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         """Put the named files in place; the others are there already."""
         add_file(desk, rng, f"/{p['folder']}/{p['name']}")
 
     @abstractmethod
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         """Do to the file system what the instruction asks for."""
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
@@ -97,7 +97,7 @@ class FileFamily(Family):
             app.go(f"/{rng.choice(folders)}")
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        wanted: Files = desk.stores["files"].twin()
+        wanted: FileSystem = desk.stores["files"].twin()
         self.goal(wanted, p)
         if self.trash_counts and desk.files.names(TRASH) != wanted.names(TRASH):
             return False
@@ -109,17 +109,17 @@ class NewFolder(FileFamily):
 
     name = "files-newfolder"
     asks = "Make a folder named {new} in {folder}."
-    draw = drawn(new=noun, folder=one_of(PLACES))
+    random_params = drawn(new=noun, folder=one_of(PLACES))
 
     def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         if rng.random() < 0.6:  # so few that the list has empty space below them
             for name in desk.files.names(f"/{p['folder']}")[rng.randrange(1, 4) :]:
                 desk.files.files.pop(f"/{p['folder']}/{name}")
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         files.make_folder(f"/{p['folder']}/{p['new']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.dialog == "New folder":
             return s.fill("Name", p["new"]) or s.click("Create", kind="button")
         if is_at(s, p["folder"]) and s.find("New folder", kind="menuitem", window="context"):
@@ -137,7 +137,7 @@ class Rename(FileFamily):
     name = "files-rename"
     asks = "Rename {old} to {new} in {folder}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         old, new = nouns(rng, 2)
         kind = rng.choice(KINDS)
         return {"old": f"{old}.{kind}", "new": f"{new}.{kind}", "folder": rng.choice(PLACES)}
@@ -145,10 +145,10 @@ class Rename(FileFamily):
     def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         add_file(desk, rng, f"/{p['folder']}/{p['old']}")
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         files.move(f"/{p['folder']}/{p['old']}", f"/{p['folder']}/{p['new']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.dialog == f"Rename {p['old']}":
             return s.fill("Name", p["new"]) or s.click("Rename", kind="button")
         return (
@@ -158,16 +158,16 @@ class Rename(FileFamily):
         )
 
 
-class Delete(FileFamily):
+class DeleteFile(FileFamily):
     """Select a file and press the Delete key."""
 
     name = "files-delete"
     asks = "Delete {name} in {folder}."
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         files.trash(f"/{p['folder']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return hold(s, p["folder"], p["name"]) or s.keys("delete", thought="Press Delete.")
 
 
@@ -177,14 +177,14 @@ class MoveFile(FileFamily):
     name = "files-move"
     asks = "Move {name} from {folder} to {to}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         folder, target = rng.sample(PLACES, 2)
         return {"name": any_file(rng), "folder": folder, "to": target}
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         files.move(f"/{p['folder']}/{p['name']}", f"/{p['to']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         file, target = row_of(s, p["name"]), row_of(s, p["to"])
         return reach(s, p["folder"], p["name"]) or s.drag(file, target, f"Drag {p['name']} to {p['to']}.")
 
@@ -194,12 +194,12 @@ class CopyFile(FileFamily):
 
     name = "files-copy"
     asks = "Copy {name} from {folder} to {to}."
-    draw = MoveFile.draw
+    random_params = MoveFile.random_params
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         files.copy(f"/{p['folder']}/{p['name']}", f"/{p['to']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.find(f"Copied {p['name']}", kind="text", window="Files"):
             return go(s, p["to"]) or s.keys("ctrl", "v", thought="Paste it here.")
         return hold(s, p["folder"], p["name"]) or s.keys("ctrl", "c", thought="Copy it.")
@@ -216,10 +216,10 @@ class Restore(FileFamily):
         super().files(desk, p, rng)
         desk.files.trash(f"/{p['folder']}/{p['name']}")
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         files.restore(join(TRASH, p["name"]))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         others = [row for row in list_rows(s) if "selected" in row.state and row.label != p["name"]]
         mine = s.find("Restore", kind="menuitem", window="File") and not others
         return (
@@ -229,12 +229,12 @@ class Restore(FileFamily):
         )
 
 
-class Largest(FileFamily):
+class LargestFile(FileFamily):
     """Read all sizes, remember the extreme one, and drag that file to the trash."""
 
     name = "files-largest"
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         kind = rng.choice(["", *KINDS])
         return {"which": rng.choice(["largest", "smallest"]), "kind": kind, "folder": rng.choice(PLACES)}
 
@@ -248,12 +248,12 @@ class Largest(FileFamily):
         for name, kb in zip(names, rng.sample(range(1, 90), len(names)), strict=True):  # no two of one size
             desk.files.write(f"{folder}/{name}", sentence(rng), kb)
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         folder = f"/{p['folder']}"
         sizes = {name: files.files[join(folder, name)].kb for name in files.names(folder) if name.endswith(p["kind"])}
         files.trash(join(folder, _extreme(sizes, p)))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := go(s, p["folder"]):
             return move
         sizes = {row.label: int(row.value.split()[0]) for row in file_rows(s) if row.label.endswith(p["kind"])}
@@ -280,15 +280,15 @@ class SubFolder(FileFamily):
     asks = "Make a folder named {new} in {folder} and move {name} into it."
     most = 7
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         name, new = nouns(rng, 2)
         return {"name": f"{name}.{rng.choice(KINDS)}", "new": new, "folder": rng.choice(PLACES)}
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         files.make_folder(f"/{p['folder']}/{p['new']}")
         files.move(f"/{p['folder']}/{p['name']}", f"/{p['folder']}/{p['new']}/{p['name']}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.dialog == "New folder":
             return s.fill("Name", p["new"]) or s.click("Create", kind="button")
         cut = s.find(f"Cut {p['name']}", kind="text", window="Files")
@@ -313,7 +313,7 @@ class CleanUp(FileFamily):
     name = "files-cleanup"
     asks = "Delete all {kind} files but {keep} in {folder}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         kind = rng.choice(KINDS)
         return {"kind": kind, "keep": f"{noun(rng)}.{kind}", "folder": rng.choice(PLACES)}
 
@@ -328,12 +328,12 @@ class CleanUp(FileFamily):
     def _goes(self, name: str, p: Params) -> bool:
         return name.endswith(p["kind"]) and name != p["keep"]
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         for name in files.names(f"/{p['folder']}"):
             if self._goes(name, p):
                 files.trash(f"/{p['folder']}/{name}")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         item = s.find("Delete", kind="menuitem")
         if item and self._goes(item.window.split()[0], p):
             return s.menuitem("Delete")
@@ -348,7 +348,7 @@ class MissingFile(Infeasible, FileFamily):
 
     name = "files-missing"
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         name, new = nouns(rng, 2)
         name, new = f"{name}.txt", rng.choice(["", f"{new}.txt"])
         return {"name": name, "new": new, "folder": rng.choice(PLACES)}
@@ -360,9 +360,9 @@ class MissingFile(Infeasible, FileFamily):
     def files(self, desk: Desktop, p: Params, rng: Random) -> None:
         """The one that is named is not put anywhere."""
 
-    def goal(self, files: Files, p: Params) -> None:
+    def goal(self, files: FileSystem, p: Params) -> None:
         """There is none."""
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         move = go(s, p["folder"]) or s.look_through("Files", "Look further down.")
         return move or (f"There is no {p['name']}.", Fail())

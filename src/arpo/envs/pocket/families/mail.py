@@ -14,17 +14,17 @@ from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.mail import FOLDERS, ME, Letter, Mail, add_message, fill, letters, new_subject
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, open_perhaps
-from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.words import drawn, noun, nouns, one_of, person, sentence
 
 
-def row_of(s: Screen, p: Params) -> Control | None:
+def row_of(s: ParsedScreen, p: Params) -> Control | None:
     """The row of the mail that the instruction names."""
     rows = s.all(kind="row", label=p["sender"], window="Mail")
     return next((row for row in rows if row.value == p["subject"]), None)
 
 
-def go(s: Screen) -> Move | None:
+def go(s: ParsedScreen) -> Move | None:
     """Bring the mail program to the front and go to the inbox. A half-written mail goes."""
     discard = s.click("Discard", kind="button", window="Discard mail")
     return discard or s.arrive("Mail") or s.select("Inbox", kind="row", window="Mail", thought="Go to Inbox.")
@@ -34,14 +34,14 @@ def is_selected(row: Control | None) -> bool:
     return row is not None and "selected" in row.state
 
 
-def reach(s: Screen, row: Control | None) -> Move | None:
+def reach(s: ParsedScreen, row: Control | None) -> Move | None:
     """Go to the inbox, bring a mail's row in sight and read it."""
     if move := go(s) or s.seek(row, "Mail"):
         return move
     return (f"Click the mail from {row.label}.", Click(*row.centre)) if row and not is_selected(row) else None
 
 
-def write(s: Screen, to: str, subject: str, text: str) -> Move | None:
+def write(s: ParsedScreen, to: str, subject: str, text: str) -> Move | None:
     """Fill in and send the mail that is being written."""
     if s.dialog == "Discard mail":
         return s.click("Keep", kind="button")
@@ -55,7 +55,7 @@ def write(s: Screen, to: str, subject: str, text: str) -> Move | None:
     )
 
 
-def send(s: Screen, p: Params, text: str) -> Move | None:
+def send(s: ParsedScreen, p: Params, text: str) -> Move | None:
     """Write a new mail to the person and with the subject that the instruction names."""
     return (
         write(s, p["to"], p["subject"], text)
@@ -91,7 +91,7 @@ class MailFamily(Family):
     """A mail that the instruction names by sender and subject, among others."""
 
     trash_counts: ClassVar[bool] = True  # whether the trash must be as the goal says, too
-    draw = drawn(sender=person, subject=new_subject)
+    random_params = drawn(sender=person, subject=new_subject)
 
     def named(self, desk: Desktop, p: Params, rng: Random) -> list[Letter]:
         """Add the mails that the instruction names and return them; the others are there already."""
@@ -135,11 +135,11 @@ class Star(MailFamily):
     def goal(self, mails: list[Letter], p: Params) -> None:
         self.find(mails, p).starred = True
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return reach(s, row_of(s, p)) or s.click("Star", kind="button")
 
 
-class Delete(MailFamily):
+class DeleteMail(MailFamily):
     """Select a mail and press the Delete key."""
 
     name = "mail-delete"
@@ -149,7 +149,7 @@ class Delete(MailFamily):
     def goal(self, mails: list[Letter], p: Params) -> None:
         self.find(mails, p).folder = "Trash"
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return reach(s, row_of(s, p)) or s.keys("delete", thought="Press Delete.")
 
 
@@ -158,7 +158,7 @@ class Send(MailFamily):
 
     name = "mail-send"
     asks = "Send a mail to {to} with the subject '{subject}' and the text '{text}'."
-    draw = drawn(to=person, subject=noun, text=sentence)
+    random_params = drawn(to=person, subject=noun, text=sentence)
 
     def named(self, desk: Desktop, p: Params, rng: Random) -> list[Letter]:
         return []
@@ -166,21 +166,21 @@ class Send(MailFamily):
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["to"], p["subject"], p["text"], "Sent"))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return send(s, p, p["text"])
 
 
-class Reply(MailFamily):
+class ReplyToMail(MailFamily):
     """Answer a mail, by the keyboard."""
 
     name = "mail-reply"
     asks = "Answer the mail '{subject}' from {sender} with '{text}'."
-    draw = drawn(sender=person, subject=new_subject, text=sentence)
+    random_params = drawn(sender=person, subject=new_subject, text=sentence)
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["sender"], f"Re: {p['subject']}", p["text"], "Sent"))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
             write(s, p["sender"], f"Re: {p['subject']}", p["text"])
             or reach(s, row_of(s, p))
@@ -194,14 +194,14 @@ class Forward(MailFamily):
     name = "mail-forward"
     asks = "Forward the mail '{subject}' from {sender} to {to}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         sender = person(rng)
         return {"sender": sender, "subject": new_subject(rng), "to": person(rng, (sender,))}
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         mails.append(Letter(ME, p["to"], f"Fwd: {p['subject']}", self.find(mails, p).body, "Sent"))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         text, subject = s.find("Text", kind="area", window="New mail"), s.find("Subject", kind="field")
         if s.dialog == "New mail" and text and subject and subject.value == f"Fwd: {p['subject']}":
             return write(s, p["to"], subject.value, s.notes.setdefault("text", text.value))
@@ -218,7 +218,7 @@ class ArchiveAll(MailFamily):
     name = "mail-cleanup"
     asks = "{verb} all mails from {sender} in the Inbox."
     trash_counts = False
-    draw = drawn(sender=person, verb=one_of(["Archive", "Delete"]))
+    random_params = drawn(sender=person, verb=one_of(["Archive", "Delete"]))
 
     def named(self, desk: Desktop, p: Params, rng: Random) -> list[Letter]:
         return [add_message(desk, p["sender"], new_subject(rng), sentence(rng)) for _ in range(rng.randint(2, 3))]
@@ -228,7 +228,7 @@ class ArchiveAll(MailFamily):
             if mail.sender == p["sender"]:
                 mail.folder = "Archive" if p["verb"] == "Archive" else "Trash"
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         rows = s.all(kind="row", label=p["sender"], window="Mail")
         row = next((row for row in rows if is_selected(row)), rows[0] if rows else None)
         return reach(s, row) or s.click(p["verb"], kind="button", window="Mail")
@@ -238,13 +238,13 @@ class MissingMail(Infeasible, MailFamily):
     """Answer a mail that nobody has sent: look through the inbox, then give up."""
 
     name = "mail-missing"
-    draw = Reply.draw
-    asks = Reply.asks
+    random_params = ReplyToMail.random_params
+    asks = ReplyToMail.asks
     named = Send.named
 
     def goal(self, mails: list[Letter], p: Params) -> None:
         """There is none."""
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         move = go(s) or s.look_through("Mail", "Look at the other mails.")
         return move or (f"There is no mail '{p['subject']}' from {p['sender']}.", Fail())

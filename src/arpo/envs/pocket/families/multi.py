@@ -8,7 +8,7 @@ from arpo.envs.pocket.apps.pages import SECTIONS, new_store
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families import browser, editor, files, mail, sheet
 from arpo.envs.pocket.families.base import Family, Params, add_files, others_kept, place, place_some
-from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.screen import Move, ParsedScreen
 from arpo.envs.pocket.vfs import DOCUMENTS, PLACES
 from arpo.envs.pocket.words import drawn, nouns, one_of, person, sentence, text_file
 
@@ -19,7 +19,7 @@ def mail_from(desk: Desktop, rng: Random, sender: str, body: str, file: tuple[st
     mail.mix_in(desk, rng, add_message(desk, sender, new_subject(rng), body, file))
 
 
-def read_from(s: Screen, sender: str) -> Move | None:
+def read_from(s: ParsedScreen, sender: str) -> Move | None:
     """Find and open the only mail from somebody."""
     return mail.reach(s, s.find(sender, kind="row", window="Mail"))
 
@@ -29,7 +29,7 @@ class MailedNote(Family):
 
     name = "multi-mailnote"
     asks = "Save the phone number from the mail of {sender} as {name} in Documents."
-    draw = drawn(sender=person, name=text_file)
+    random_params = drawn(sender=person, name=text_file)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.stores["number"] = f"555-{rng.randrange(1000, 10000)}"
@@ -40,7 +40,7 @@ class MailedNote(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return editor.saved(desk, p["name"], desk.stores["number"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if "number" not in s.notes:
             if move := read_from(s, p["sender"]):
                 return move
@@ -54,7 +54,7 @@ class PriceToSheet(Family):
     name = "multi-webprice"
     asks = "Put the price of {item} from the Shop of the Browser into cell {cell} of {name} and save it."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         item, name = nouns(rng, 2)
         return {"item": item, "cell": f"{rng.choice('BCD')}{rng.randrange(2, 6)}", "name": f"{name}.csv"}
 
@@ -70,11 +70,11 @@ class PriceToSheet(Family):
             place(desk, rng, "Browser")
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        found = sheet.saved(desk, p["name"])
+        saved = sheet.saved(desk, p["name"])
         prices = (desk.stores["price"], f"${desk.stores['price']}")
-        return found in [sheet.put(sheet.start_of(desk), p["cell"], price) for price in prices]
+        return saved in [sheet.put(sheet.start_of(desk), p["cell"], price) for price in prices]
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if "price" not in s.notes:
             if move := s.arrive("Browser"):
                 return move
@@ -95,7 +95,7 @@ class FileToMail(Family):
     name = "multi-filemail"
     asks = "Mail the text of {name} in Documents to {to} with the subject '{subject}'."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         name, subject = nouns(rng, 2)
         return {"name": f"{name}.txt", "to": person(rng), "subject": subject}
 
@@ -111,7 +111,7 @@ class FileToMail(Family):
         letter = Letter(ME, p["to"], p["subject"], desk.stores["text"], "Sent")
         return mail.ledger(letters(desk)) == mail.ledger([*mail.remembered(desk), letter])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         page = editor.page_of(s, p["name"])
         if page and "text" not in s.notes:
             s.notes["text"] = page.value
@@ -129,7 +129,7 @@ class FileAttachment(Family):
 
     name = "multi-attachment"
     asks = "Save the file in the mail from {sender} and move it to {folder}."
-    draw = drawn(sender=person, folder=one_of(["Documents", "Pictures"]))
+    random_params = drawn(sender=person, folder=one_of(["Documents", "Pictures"]))
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         name, text = desk.stores["file"] = (text_file(rng), sentence(rng))
@@ -143,7 +143,7 @@ class FileAttachment(Family):
         path = f"/{p['folder']}/{name}"
         return path in desk.files.files and desk.files.read(path) == text and others_kept(desk, path)
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if "file" not in s.notes:
             if move := read_from(s, p["sender"]):
                 return move
@@ -161,7 +161,7 @@ class Download(Family):
 
     name = "multi-download"
     asks = "Download {name} from the Files page of the Browser and open it in the Editor."
-    draw = drawn(name=text_file)
+    random_params = drawn(name=text_file)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.stores["browser"] = new_store(rng, files=(p["name"],))
@@ -172,7 +172,7 @@ class Download(Family):
         window = desk.window_with(f"/Downloads/{p['name']}")
         return window is not None and isinstance(window.app, Editor) and browser.downloaded(desk, p["name"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if "saved" not in s.notes:
             if move := s.arrive("Browser"):
                 return move

@@ -6,10 +6,10 @@ from typing import Any
 
 from arpo.agent.actions import Drag, Fail
 from arpo.envs.pocket.apps.settings import CHECKS, CHOICES, DEFAULTS, DISABLED_BY, SLIDERS, VALUES, Settings, randomise
+from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.draw import COLORS
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, open_perhaps
-from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.words import coin, drawn, one_of
 
 SWITCHES = {label: (key, tab) for tab, keys in CHECKS.items() for key, label in keys.items()}
@@ -40,12 +40,12 @@ def begin(desk: Desktop, rng: Random, **start: object) -> None:
 # What the experts share: to look at a tab, to operate its controls, to take a foreign change back.
 
 
-def to_tab(s: Screen, tab: str) -> Move | None:
+def to_tab(s: ParsedScreen, tab: str) -> Move | None:
     return s.select(tab, kind="tab", window="Settings", thought=f"Go to {tab}.")
 
 
-def patrol(s: Screen) -> Move | None:
-    """To the next tab: what was asked for is done here, so that something else must be wrong elsewhere."""
+def patrol(s: ParsedScreen) -> Move | None:
+    """To the next tab. What was asked for is done here, so something must be wrong on another tab."""
     tabs = list(CHECKS)
     at = next((tabs.index(c.label) for c in s.all(kind="tab", window="Settings") if "selected" in c.state), 0)
     return s.escape() or to_tab(s, tabs[(at + 1) % len(tabs)])
@@ -73,7 +73,7 @@ def slide(control: Control, level: int) -> Move:
     return f"Drag {control.label} to {level}.", Drag(at(int(control.value)), y, at(level), y)
 
 
-def operate(s: Screen, label: str, wanted: str) -> Move | None:
+def operate(s: ParsedScreen, label: str, wanted: str) -> Move | None:
     """Bring the control of that label to what is wanted; None if it is there already or not in sight.
 
     The list of a drop-down, once open, may cover it.
@@ -91,16 +91,16 @@ def operate(s: Screen, label: str, wanted: str) -> Move | None:
     return s.click(label, kind=control.kind, thought=f"Open the {label} list." if control.kind == "dropdown" else "")
 
 
-def look(s: Screen) -> dict[str, str]:
+def look(s: ParsedScreen) -> dict[str, str]:
     """What the controls of the tab in sight say, by label."""
-    found = {c.label: seen(c) for c in s.all(window="Settings") if c.kind in ("checkbox", "dropdown", "slider")}
+    shown = {c.label: seen(c) for c in s.all(window="Settings") if c.kind in ("checkbox", "dropdown", "slider")}
     for radio in s.all(kind="radio", window="Settings"):
         if "checked" in radio.state:
-            found["Accent"] = radio.label
-    return found
+            shown["Accent"] = radio.label
+    return shown
 
 
-def keep(s: Screen, *targets: str) -> Move | None:
+def keep(s: ParsedScreen, *targets: str) -> Move | None:
     """Set everything but the targets back to what was seen first."""
     for label, value in look(s).items():
         was = s.notes.setdefault(label, value)
@@ -109,14 +109,14 @@ def keep(s: Screen, *targets: str) -> Move | None:
     return None
 
 
-def go(s: Screen, tab: str, *targets: str) -> Move | None:
+def go(s: ParsedScreen, tab: str, *targets: str) -> Move | None:
     """To a tab of the settings, foreign changes taken back on the way. An open list of a wanted value stays open."""
     if s.is_front("Settings") and any(c.window in LISTS for c in s.all(kind="menuitem")):
         return keep(s, *targets)
     return s.arrive("Settings") or keep(s, *targets) or to_tab(s, tab)
 
 
-def bring(s: Screen, label: str, wanted: str, *targets: str) -> Move | None:
+def bring(s: ParsedScreen, label: str, wanted: str, *targets: str) -> Move | None:
     """Go to a control and operate it; the targets are what else may change."""
     wrong_list = s.menu_open and not s.find(kind="menuitem", window=label)
     return (
@@ -152,12 +152,12 @@ class Toggle(SettingsFamily):
 
     name = "settings-toggle"
     asks = "Turn {on:on|off} {what}."
-    draw = drawn(what=one_of(list(SWITCHES)), on=coin)
+    random_params = drawn(what=one_of(list(SWITCHES)), on=coin)
 
     def goals(self, p: Params) -> dict[str, Any]:
         return {p["what"]: p["on"]}
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return bring(s, p["what"], said(p["on"]))
 
 
@@ -166,12 +166,12 @@ class Accent(SettingsFamily):
 
     name = "settings-colours"
     asks = "Set the accent colour to {accent} and the Wallpaper to {wallpaper}."
-    draw = drawn(accent=one_of(list(COLORS)), wallpaper=one_of(list(COLORS)))
+    random_params = drawn(accent=one_of(list(COLORS)), wallpaper=one_of(list(COLORS)))
 
     def goals(self, p: Params) -> dict[str, Any]:
         return {"Accent": p["accent"], "Wallpaper": p["wallpaper"]}
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
             go(s, "Display", "Accent", "Wallpaper")
             or (None if s.menu_open else operate(s, "Accent", p["accent"]))
@@ -186,14 +186,14 @@ class Dropdown(SettingsFamily):
     name = "settings-dropdown"
     asks = "Set the {what} to {value}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         what = rng.choice(list(LISTS))
         return {"what": what, "value": rng.choice(VALUES[LISTS[what][0]])}
 
     def goals(self, p: Params) -> dict[str, Any]:
         return {p["what"]: p["value"]}
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return bring(s, p["what"], p["value"])
 
 
@@ -202,12 +202,12 @@ class Slider(SettingsFamily):
 
     name = "settings-slider"
     asks = "Set the {what} to {level}."
-    draw = drawn(what=one_of(list(LEVELS)), level=one_of(VALUES["volume"]))
+    random_params = drawn(what=one_of(list(LEVELS)), level=one_of(VALUES["volume"]))
 
     def goals(self, p: Params) -> dict[str, Any]:
         return {p["what"]: p["level"]}
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return bring(s, p["what"], str(p["level"]))
 
 
@@ -217,7 +217,7 @@ class Reset(Family):
     name = "settings-reset"
     asks = "Reset all settings. Then set the Language to {language} and the Time zone to {zone}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         return {key: other_than(rng, VALUES[key], DEFAULTS[key]) for key in ("language", "zone")}
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
@@ -226,7 +226,7 @@ class Reset(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return desk.settings == {**DEFAULTS, **p}
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.dialog == "Reset settings":
             s.notes["reset"] = "yes"
             return s.click("Reset", kind="button")
@@ -245,7 +245,7 @@ class Many(SettingsFamily):
     name = "settings-many"
     asks = "Turn {on:on|off} {switch}, set the {slider} to {level} and the {list} to {value}."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         switches = [label for label in SWITCHES if label not in ("Mute", "Do not disturb")]  # they disable others
         what = rng.choice(["Language", "Time zone", "Alert sound"])
         return {
@@ -260,7 +260,7 @@ class Many(SettingsFamily):
     def goals(self, p: Params) -> dict[str, Any]:
         return {p["switch"]: p["on"], p["slider"]: p["level"], p["list"]: p["value"]}
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         goals = {label: said(value) for label, value in self.goals(p).items()}
         now = look(s) if s.is_front("Settings") else {}
         for label, wanted in goals.items():
@@ -279,14 +279,14 @@ class Missing(Infeasible):
     name = "settings-missing"
     asks = Dropdown.asks
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         what = rng.choice(list(MISSING))
         return {"what": what, "value": rng.choice(MISSING[what])}
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng)
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         what = p["what"]
         if s.find(kind="menuitem", window=what):
             return f"There is no {p['value']} in the list.", Fail()

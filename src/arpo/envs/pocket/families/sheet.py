@@ -7,11 +7,11 @@ from abc import abstractmethod
 from random import Random
 
 from arpo.agent.actions import Fail
-from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Grid, cell_place, evaluate, number
+from arpo.envs.pocket.apps.formulas import COLUMNS, ROWS, Cells, cell_place, evaluate, number
 from arpo.envs.pocket.apps.sheet import UNTITLED, Sheet, from_csv, to_csv
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, add_files, hide, open_perhaps, others_kept, place
-from arpo.envs.pocket.screen import Control, Move, Screen
+from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.vfs import DOCUMENTS, FileProblem
 from arpo.envs.pocket.words import PEOPLE, coin, drawn, noun, one_of
 
@@ -22,7 +22,7 @@ def table_file(rng: Random) -> str:
     return f"{noun(rng)}.csv"
 
 
-def new_table(rng: Random, headings: tuple[str, ...] = (), avoid: str = "") -> Grid:
+def new_table(rng: Random, headings: tuple[str, ...] = (), avoid: str = "") -> Cells:
     """Names and two or three columns of numbers, none twice in a column, in no order; no heading is `avoid`."""
     others = rng.sample([h for h in HEADINGS if h not in (*headings, avoid)], rng.randrange(2, 4) - len(headings))
     columns = [*headings, *others]
@@ -32,7 +32,7 @@ def new_table(rng: Random, headings: tuple[str, ...] = (), avoid: str = "") -> G
     return [["Name", *columns], *([name, *row] for name, row in zip(names, zip(*numbers, strict=True), strict=True))]
 
 
-def begin(desk: Desktop, rng: Random, file: str, rows: Grid, always_open: bool = False) -> None:
+def begin(desk: Desktop, rng: Random, file: str, rows: Cells, always_open: bool = False) -> None:
     """The table in a file among others, remembered for the check; the file open or not, with any cell picked."""
     add_files(desk, rng, DOCUMENTS, rng.randrange(1, 5), avoid=(file,))
     desk.files.write(f"{DOCUMENTS}/{file}", to_csv(rows))
@@ -43,13 +43,13 @@ def begin(desk: Desktop, rng: Random, file: str, rows: Grid, always_open: bool =
         app.pick(rng.randrange(7), rng.randrange(len(COLUMNS)))
 
 
-def start_of(desk: Desktop) -> Grid:
+def start_of(desk: Desktop) -> Cells:
     """The table as it was, to be changed into what is wanted."""
-    before: Grid = desk.stores["before"]
+    before: Cells = desk.stores["before"]
     return [list(row) for row in before]
 
 
-def saved(desk: Desktop, file: str) -> Grid | None:
+def saved(desk: Desktop, file: str) -> Cells | None:
     """The cells in the file now; None if it is gone or no table any more, or if another file has changed."""
     path = f"{DOCUMENTS}/{file}"
     try:
@@ -58,12 +58,12 @@ def saved(desk: Desktop, file: str) -> Grid | None:
         return None
 
 
-def padded(rows: Grid) -> Grid:
+def padded(rows: Cells) -> Cells:
     """Rows filled up to a whole sheet."""
     return from_csv(to_csv(rows))
 
 
-def put(cells: Grid, name: str, text: str) -> Grid:
+def put(cells: Cells, name: str, text: str) -> Cells:
     row, column = cell_place(name)
     cells[row][column] = text
     return cells
@@ -72,21 +72,21 @@ def put(cells: Grid, name: str, text: str) -> Grid:
 # What the experts share.
 
 
-def bar(s: Screen) -> Control | None:
+def bar(s: ParsedScreen) -> Control | None:
     """The field above the cells, if the front window is a sheet."""
     return s.find("Cell", kind="field", window=s.front)
 
 
-def cells(s: Screen) -> dict[str, str]:
+def cells(s: ParsedScreen) -> dict[str, str]:
     """The cells in sight and what they show."""
     return {c.label: c.value for c in s.all(kind="cell", window=s.front)}
 
 
-def cell(s: Screen, name: str) -> Control | None:
+def cell(s: ParsedScreen, name: str) -> Control | None:
     return s.find(name, kind="cell", window=s.front)
 
 
-def open_sheet(s: Screen, file: str) -> Move | None:
+def open_sheet(s: ParsedScreen, file: str) -> Move | None:
     """The file's window to the front, by the taskbar or the Open dialog of a new sheet; no menu, row 1 in sight."""
     if s.menu_open:
         return choose(s, _entry(s, file))
@@ -104,26 +104,26 @@ def open_sheet(s: Screen, file: str) -> Move | None:
     return s.switch(UNTITLED) or s.app("Sheet")
 
 
-def _entry(s: Screen, file: str) -> str:
+def _entry(s: ParsedScreen, file: str) -> str:
     """What to choose in a menu that the expert did not open on the sheet itself."""
     if s.is_front(file) or s.is_front(UNTITLED) or s.switch(file):
         return ""
     return "Documents" if s.dialog else "Sheet"
 
 
-def menu(s: Screen, name: str, entry: str) -> Move | None:
+def menu(s: ParsedScreen, name: str, entry: str) -> Move | None:
     """Open a menu for one of its entries. It will cover cells, so that the intention is noted."""
     s.notes["menu"] = entry
     return s.click(name, kind="menu", window=s.front, thought=f"Open the {name} menu.")
 
 
-def choose(s: Screen, otherwise: str) -> Move:
+def choose(s: ParsedScreen, otherwise: str) -> Move:
     """The entry that the open menu was opened for; a menu without it is closed."""
     wanted = s.notes.pop("menu", "") or otherwise
     return (s.menuitem(wanted) if wanted else None) or s.keys("esc", thought="Close this menu.")
 
 
-def steady(s: Screen, *targets: str) -> Move | None:
+def steady(s: ParsedScreen, *targets: str) -> Move | None:
     """Undo what somebody changed outside of the targets; at first sight, all that is not saved."""
     now = cells(s)
     if "A1" not in s.notes:
@@ -134,37 +134,37 @@ def steady(s: Screen, *targets: str) -> Move | None:
     return undo(s) if changed else None
 
 
-def begin_work(s: Screen, file: str, *targets: str) -> Move | None:
+def begin_work(s: ParsedScreen, file: str, *targets: str) -> Move | None:
     """The file's window to the front, and nothing changed in it but the targets."""
     return open_sheet(s, file) or steady(s, *targets)
 
 
-def undo(s: Screen) -> Move:
+def undo(s: ParsedScreen) -> Move:
     return leave_bar(s) or s.keys("ctrl", "z", thought="Undo this change.")
 
 
-def leave_bar(s: Screen) -> Move | None:
+def leave_bar(s: ParsedScreen) -> Move | None:
     """Leave a half-typed cell as it was."""
     editing = bar(s)
     return s.keys("esc", thought="Leave the cell.") if editing and "focused" in editing.state else None
 
 
-def pick(s: Screen, name: str) -> Move | None:
+def pick(s: ParsedScreen, name: str) -> Move | None:
     return s.select(name, kind="cell", window=s.front, thought=f"Click cell {name}.")
 
 
-def write(s: Screen, name: str, text: str, shown: str = "") -> Move | None:
+def write(s: ParsedScreen, name: str, text: str, shown: str = "") -> Move | None:
     """Click a cell, type over it; None once it shows what it should."""
-    found, editing = cell(s, name), bar(s)
-    if found is None or editing is None:
+    target, editing = cell(s, name), bar(s)
+    if target is None or editing is None:
         return None
-    value = editing.value if "selected" in found.state else found.value
-    if value == text or (shown and found.value == shown):
+    value = editing.value if "selected" in target.state else target.value
+    if value == text or (shown and target.value == shown):
         return s.keys("enter", thought="Press Enter.") if "focused" in editing.state else None
     return leave_bar(s) or pick(s, name) or s.type(f"{text}\n", thought=f"Type {text}.")
 
 
-def noted(seen: dict[str, str]) -> Grid:
+def noted(seen: dict[str, str]) -> Cells:
     """The rows down to the last with a name, as they were seen."""
     return [[seen.get(f"{letter}{r}", "") for letter in COLUMNS] for r in range(1, last_row(seen) + 1)]
 
@@ -177,14 +177,14 @@ def last_row(seen: dict[str, str]) -> int:
 class SheetFamily(Family):
     """A table in a file of the Documents folder, to be changed and saved."""
 
-    def table(self, p: Params, rng: Random) -> Grid:
+    def table(self, p: Params, rng: Random) -> Cells:
         return new_table(rng)
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng, p["file"], self.table(p, rng))
 
     @abstractmethod
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         """Change the cells into what the instruction asks for."""
 
     def check(self, desk: Desktop, p: Params) -> bool:
@@ -197,14 +197,14 @@ class SetCell(SheetFamily):
     name = "sheet-set"
     asks = "Put {value} into cell {cell} of {file} and save it."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         cell = f"{rng.choice('BCDE')}{rng.randrange(2, 8)}"
         return {"file": table_file(rng), "cell": cell, "value": str(rng.randrange(100, 1000))}
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return put(cells, p["cell"], p["value"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
             begin_work(s, p["file"], p["cell"])
             or write(s, p["cell"], p["value"])
@@ -218,37 +218,37 @@ class Formula(SheetFamily):
     name = "sheet-formula"
     asks = "Put a formula with the {function} of the numbers in column {column} into cell {cell} of {file} and save it."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         function, column = rng.choice(["SUM", "AVG", "MIN", "MAX"]), rng.choice("BC")
         file, cell = table_file(rng), f"E{rng.randrange(1, 8)}"
         return {"file": file, "function": function, "column": column, "cell": cell}
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return put(cells, p["cell"], f"={p['function']}({p['column']}2:{p['column']}12)")
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        found = saved(desk, p["file"])
-        if found is None:
+        table = saved(desk, p["file"])
+        if table is None:
             return False
         row, column = cell_place(p["cell"])
-        text = found[row][column]
-        if not text.startswith("=") or found != put(start_of(desk), p["cell"], text):
+        text = table[row][column]
+        if not text.startswith("=") or table != put(start_of(desk), p["cell"], text):
             return False
         # A formula, not a number in disguise: it must hold for other numbers in the column, too, with the largest of
         # them now at the end and now at the beginning.
         return all(self._right(start_of(desk), p, text, change) for change in (0, 100, -100))
 
-    def _right(self, table: Grid, p: Params, formula: str, change: int) -> bool:
+    def _right(self, table: Cells, p: Params, formula: str, change: int) -> bool:
         """Whether a formula gives the right value when the column's numbers are changed by so much times their row."""
         column = COLUMNS.index(p["column"])
         for r, row in enumerate(table[1:]):
             if row[column]:
                 row[column] = str(int(row[column]) + change * r)
-        found = evaluate(put([list(row) for row in table], p["cell"], formula))
+        values = evaluate(put([list(row) for row in table], p["cell"], formula))
         at, letter = cell_place(p["cell"])
-        return found[at][letter] == evaluate(self.goal(table, p))[at][letter]
+        return values[at][letter] == evaluate(self.goal(table, p))[at][letter]
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := begin_work(s, p["file"], p["cell"]):
             return move
         formula = f"={p['function']}({p['column']}2:{p['column']}{last_row(s.notes)})"
@@ -262,18 +262,18 @@ class Sort(SheetFamily):
 
     name = "sheet-sort"
     asks = "Sort {file} by column {column}, {down:down|up}, and save it."
-    draw = drawn(file=table_file, column=one_of("ABC"), down=coin)
+    random_params = drawn(file=table_file, column=one_of("ABC"), down=coin)
 
-    def table(self, p: Params, rng: Random) -> Grid:
+    def table(self, p: Params, rng: Random) -> Cells:
         rows = new_table(rng)
         while _sorted(rows, p) == rows:
             rows = new_table(rng)
         return rows
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return padded(_sorted([row for row in cells if any(row)], p))
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := open_sheet(s, p["file"]):
             return move
         if "A1" not in s.notes and (move := steady(s)):
@@ -290,7 +290,7 @@ class Sort(SheetFamily):
         return leave_bar(s) or menu(s, "Data", f"Sort {column} {'down' if p['down'] else 'up'}")
 
 
-def _sorted(rows: Grid, p: Params) -> Grid:
+def _sorted(rows: Cells, p: Params) -> Cells:
     column = COLUMNS.index(p["column"])
 
     def key(row: list[str]) -> tuple[object, str]:
@@ -299,25 +299,25 @@ def _sorted(rows: Grid, p: Params) -> Grid:
     return [rows[0], *sorted(rows[1:], key=key, reverse=p["down"])]
 
 
-class Largest(SheetFamily):
+class LargestInColumn(SheetFamily):
     """Read a column, find the largest or smallest number, write down whose it is."""
 
     name = "sheet-largest"
     asks = "Write the name with the {largest:largest|smallest} {heading} into cell E1 of {file} and save it."
-    draw = drawn(file=table_file, heading=one_of(HEADINGS), largest=coin)
+    random_params = drawn(file=table_file, heading=one_of(HEADINGS), largest=coin)
 
-    def table(self, p: Params, rng: Random) -> Grid:
+    def table(self, p: Params, rng: Random) -> Cells:
         return new_table(rng, (p["heading"],))
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         return put(cells, "E1", self._name(cells, p))
 
-    def _name(self, cells: Grid, p: Params) -> str:
+    def _name(self, cells: Cells, p: Params) -> str:
         column = cells[0].index(p["heading"])
         extreme = max if p["largest"] else min
         return extreme((row for row in cells[1:] if row[0]), key=lambda row: int(row[column]))[0]
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
             begin_work(s, p["file"], "E1")
             or write(s, "E1", self._name(noted(s.notes), p))
@@ -331,15 +331,15 @@ class CopyCell(SheetFamily):
     name = "sheet-copy"
     asks = "Copy cell {from} to cell {to} in {file} and save it."
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         file, source = table_file(rng), f"{rng.choice('BC')}{rng.randrange(2, 6)}"
         return {"file": file, "from": source, "to": f"E{rng.randrange(1, 8)}"}
 
-    def goal(self, cells: Grid, p: Params) -> Grid:
+    def goal(self, cells: Cells, p: Params) -> Cells:
         row, column = cell_place(p["from"])
         return put(cells, p["to"], cells[row][column])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if move := begin_work(s, p["file"], p["to"]) or leave_bar(s):
             return move
         source, target = cell(s, p["from"]), cell(s, p["to"])
@@ -362,12 +362,12 @@ class MissingColumn(Infeasible):
     """Look for the largest number of a column that the table does not have."""
 
     name = "sheet-missing"
-    draw = Largest.draw
-    asks = Largest.asks
+    random_params = LargestInColumn.random_params
+    asks = LargestInColumn.asks
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         begin(desk, rng, p["file"], new_table(rng, avoid=p["heading"]))
         hide(desk, "Sheet")
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return open_sheet(s, p["file"]) or (f"The table has no {p['heading']}.", Fail())

@@ -7,7 +7,7 @@ from arpo.envs.pocket.apps import APPS
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.desktop import TASKBAR, Desktop, Window
 from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, others_kept, place, place_some
-from arpo.envs.pocket.screen import Move, Screen
+from arpo.envs.pocket.screen import Move, ParsedScreen
 from arpo.envs.pocket.words import drawn, one_of, sentence
 
 TITLED = ("Files", "Mail", "Browser", "Calculator", "Settings")  # applications whose window bears their name
@@ -30,7 +30,7 @@ class OpenApp(Family):
 
     name = "shell-open"
     asks = "{verb} the {app} app."
-    draw = drawn(app=one_of(list(APPS)), verb=one_of(["Open", "Start"]))
+    random_params = drawn(app=one_of(list(APPS)), verb=one_of(["Open", "Start"]))
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         open_apps(desk, rng, others(rng, 0, 2, p["app"]))
@@ -38,7 +38,7 @@ class OpenApp(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return desk.active is not None and desk.active.app.name == p["app"]
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return s.menuitem(p["app"]) or s.escape() or s.app(p["app"])
 
 
@@ -47,7 +47,7 @@ class CloseWindow(Family):
 
     name = "shell-close"
     asks = "Close the {app} window."
-    draw = drawn(app=one_of(TITLED), others=one_of([1, 2, 3]))
+    random_params = drawn(app=one_of(TITLED), others=one_of([1, 2, 3]))
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         desk.stores["keep"] = others(rng, p["others"], p["others"], p["app"])
@@ -56,7 +56,7 @@ class CloseWindow(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return {window.app.name for window in desk.windows} >= set(desk.stores["keep"]) and not desk.window_of(p["app"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return s.escape() or s.close(p["app"]) or s.switch(p["app"])
 
 
@@ -65,7 +65,7 @@ class Minimise(Family):
 
     name = "shell-minimise"
     asks = "Minimise the {app} window."
-    draw = drawn(app=one_of(TITLED), others=one_of([0, 1, 2, 3]))
+    random_params = drawn(app=one_of(TITLED), others=one_of([0, 1, 2, 3]))
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         open_apps(desk, rng, [p["app"], *others(rng, p["others"], p["others"], p["app"])])
@@ -75,7 +75,7 @@ class Minimise(Family):
         window = desk.window_of(p["app"])
         return window is not None and window.minimised and len(desk.windows) >= desk.stores["open"]
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
             s.escape()
             or s.click("minimise", kind="minimise", window=p["app"], thought=f"Minimise {p['app']}.")
@@ -88,7 +88,7 @@ class MoveWindow(Family):
 
     name = "shell-move"
     asks = "Move the {app} window to the {side} edge of the screen."
-    draw = drawn(app=one_of(TITLED), side=one_of(["left", "right", "top", "bottom"]))
+    random_params = drawn(app=one_of(TITLED), side=one_of(["left", "right", "top", "bottom"]))
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
         open_apps(desk, rng, others(rng, 0, 1, p["app"]))
@@ -110,7 +110,7 @@ class MoveWindow(Family):
         window = desk.window_of(p["app"])
         return window is not None and not window.minimised and self._at_edge(desk, window, p["side"])
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         title, menu, clock = s.find(p["app"], kind="title"), s.find("Menu", kind="launcher"), s.find(kind="clock")
         if s.escape() or not (title and menu and clock and s.is_front(p["app"])):
             return s.escape() or s.app(p["app"])
@@ -126,7 +126,7 @@ class CloseAll(Family):
     name = "shell-closeall"
     asks = "Close {what}.{unsaved: Discard unsaved changes.|}"
 
-    def draw(self, rng: Random) -> Params:
+    def random_params(self, rng: Random) -> Params:
         what = rng.choice(["all windows", "every window"])
         return {"windows": rng.randint(2, 5), "unsaved": rng.random() < 0.6, "what": what}
 
@@ -140,7 +140,7 @@ class CloseAll(Family):
     def check(self, desk: Desktop, p: Params) -> bool:
         return not desk.windows and others_kept(desk)
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
             s.click("Discard", kind="button")
             or s.escape()
@@ -155,11 +155,11 @@ class MissingApp(Infeasible):
     name = "shell-missing"
     asks = OpenApp.asks
     setup = OpenApp.setup
-    draw = drawn(
+    random_params = drawn(
         app=one_of("Camera Music Maps Chess Phone Paint Radio Weather".split()), verb=one_of(["Open", "Start"])
     )
 
-    def expert(self, s: Screen, p: Params) -> Move | None:
+    def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.menu_open and s.find("Settings", kind="menuitem", window="Menu"):
             return f"There is no {p['app']}.", Fail()
         return s.escape() or s.click("Menu", kind="launcher", thought="Look in the menu.")

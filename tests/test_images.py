@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from PIL import Image
 
-from arpo.envs.images import Pixels, decode, encode_png, observe, pixel_hash
+from arpo.images import Pixels, decode, encode_png, observe, pixel_hash
 
 
 @st.composite

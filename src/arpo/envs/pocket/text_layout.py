@@ -1,29 +1,20 @@
-"""Text metrics. Layout happens in logical pixels with one 12-pixel font; only drawing knows the screen's scale.
+"""How wide a text is, where it is cut or wrapped, and its ink.
 
-The font is the one that Pillow carries inside itself, so every machine measures and draws the same.
+Layout happens in logical pixels with one 12-pixel font; only drawing knows the screen's scale.
 """
 
 from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageFont
+from PIL import Image
 
-from arpo.errors import EnvError
+from arpo.fonts import font
 
 SIZE = 12  # logical pixels; a line of text is LINE high
 LINE = 15
 ELLIPSIS = "…"
 TAB = "    "  # how a tab is shown
-
-
-@lru_cache(maxsize=16)
-def font(size: int) -> ImageFont.FreeTypeFont:
-    """The desktop's font in a given pixel size."""
-    loaded = ImageFont.load_default(size=size)
-    if not isinstance(loaded, ImageFont.FreeTypeFont):  # a Pillow built without FreeType has a bitmap font only
-        raise EnvError("this Pillow has no FreeType: install the wheel from PyPI")
-    return loaded
 
 
 @lru_cache(maxsize=4096)

@@ -9,10 +9,10 @@ One run, four losses at once:
     places     likewise the digits of where its patches are: the tower has relative positions only, and without this a
                visual token does not know where on the screen it stands
 
-An agent needs no heads, but the next run does. The learning rate follows the clock, not a number of steps, so a run
-fits into any given time. What one run hands to the next is the weights with the heads (fp32, in files under 16 MB):
-small enough to carry from machine to machine; a continued run warms the optimiser up again. Who stops it (Ctrl-C,
-SIGTERM) loses nothing: a checkpoint is there whole or not at all, and the last words say how to go on from it.
+An agent needs no heads, but a run that continues from the checkpoint does. The learning rate follows the clock and not
+the number of steps, so a run fits into any given time. A checkpoint is the weights and the heads (fp32, in files under
+16 MB, small enough to carry from machine to machine), without the optimiser: a continued run warms up again. A run that
+is stopped (Ctrl-C, SIGTERM) saves a checkpoint first, and its last line says how to continue.
 """
 
 import asyncio
@@ -50,14 +50,14 @@ from arpo.engines.local import LocalEngine
 from arpo.engines.qwen import causal, embed, rope, run_layers
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.expert import Expert
+from arpo.envs.pocket.expert import PocketExpert
 from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EngineError
 from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
+from arpo.teaching.lessons import IGNORE, KINDS, LessonBatch, Lessons, Teacher, collate
+from arpo.teaching.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.training.checkpoint import on_disk
-from arpo.training.lessons import IGNORE, KINDS, Batch, Lessons, Teacher, collate
-from arpo.training.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.types import Attempt, Observation, Provenance, Task
 
 PROMPT = "Task: {instruction}"
@@ -112,7 +112,7 @@ def corpus(episodes: int) -> Iterator[str]:
     for i in range(episodes):
         task = get_task(f"{families[i % len(families)]}-{i % 4:03d}")
         env.load(task, i)
-        expert = Expert(task)
+        expert = PocketExpert(task)
         yield task.instruction
         while not env.ended:
             yield " ".join(word for word, _ in env.words())
@@ -151,7 +151,7 @@ class Pupil(nn.Module):
         self.register_buffer("places", patch_places(size), persistent=False)
 
 
-def answer(pupil: Pupil, batch: Batch, features: Tensor) -> Tensor:
+def answer(pupil: Pupil, batch: LessonBatch, features: Tensor) -> Tensor:
     """Logits of the tokens to be learned."""
     model = pupil.model
     x = embed(model, batch["ids"].long(), features.flatten(0, 1))
@@ -160,7 +160,7 @@ def answer(pupil: Pupil, batch: Batch, features: Tensor) -> Tensor:
     return logits
 
 
-def losses(pupil: Pupil, batch: Batch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def losses(pupil: Pupil, batch: LessonBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of replies, words, kinds and places."""
     heads, embeddings = pupil.heads, pupil.model.get_input_embeddings().weight
     features = encode(pupil.model.model.visual, batch["screens"])
@@ -222,20 +222,20 @@ def _teach(settings: Pretraining, device: str, tokenizer: tokenizers.Tokenizer, 
         screens += len(batch["screens"])
         now = time.monotonic()
         if now - reported > settings.report_s or done == 1:
-            line: dict[str, float] = {"seconds": round(now - began), "steps": step, "screens": screens}
-            line |= {"reply": reply.item(), "word": word.item(), "place": place.item()}
-            line |= _measure(pupil, tests, box)
+            metrics: dict[str, float] = {"seconds": round(now - began), "steps": step, "screens": screens}
+            metrics |= {"reply": reply.item(), "word": word.item(), "place": place.item()}
+            metrics |= _measure(pupil, tests, box)
             if now - played > settings.success_s or done == 1:
-                line["success"] = _success(pupil, tokenizer, settings)
+                metrics["success"] = _success(pupil, tokenizer, settings)
                 _save(pupil, settings.out)
                 played = time.monotonic()
-            _report(settings.out, line)
+            _report(settings.out, metrics)
             reported = time.monotonic()
 
 
 @contextlib.contextmanager
 def _saved_where_it_is_stopped(settings: Pretraining, pupil: Pupil) -> Iterator[None]:
-    """Ctrl-C and SIGTERM end in a checkpoint and with the way back; a second one does not break it off."""
+    """On Ctrl-C or SIGTERM save a checkpoint and print how to continue. A second one does not interrupt that."""
     began, stopping = time.monotonic(), False
 
     def stop(*_: object) -> None:
@@ -261,7 +261,7 @@ def _saved_where_it_is_stopped(settings: Pretraining, pupil: Pupil) -> Iterator[
 
 
 def _save(pupil: Pupil, out: Path) -> None:
-    """Whole or not at all: written aside, then put in place; last config.json, without which it is no checkpoint."""
+    """A checkpoint, whole or not at all: written to a folder of its own, then moved, config.json last."""
     part = out / "part"
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir()
@@ -304,7 +304,7 @@ def _begin(settings: Pretraining) -> tuple[tokenizers.Tokenizer, Pupil]:
 
 
 def _lessons(settings: Pretraining, device: str) -> Any:
-    """Batches without end, made by worker processes. A run that goes on from another sees other lessons."""
+    """Batches without end, made by worker processes. A run that continues another one gets other lessons."""
     seed = f"{settings.seed}/{settings.start}"
     return torch.utils.data.DataLoader(
         Lessons(settings.out / "tokenizer.json", settings.out / "prompt.txt", seed, settings.size, settings.screens),
@@ -315,20 +315,20 @@ def _lessons(settings: Pretraining, device: str) -> Any:
     )
 
 
-def _report(out: Path, line: Mapping[str, float]) -> None:
+def _report(out: Path, metrics: Mapping[str, float]) -> None:
     """A line of JSON for metrics.jsonl, and the same in short for people."""
     with (out / "metrics.jsonl").open("a") as log:
-        log.write(f"{json.dumps({name: round(value, 4) for name, value in line.items()})}\n")
-    if "steps" in line:
+        log.write(f"{json.dumps({name: round(value, 4) for name, value in metrics.items()})}\n")
+    if "steps" in metrics:
         shares = {"reads": "heldout_readings_words", "points": "heldout_readings_places"}
         shares |= {"replies": "heldout_episodes_answers", "succeeds": "success"}
-        told = "   ".join(f"{word} {line[name]:4.0%}" for word, name in shares.items() if name in line)
-        print(f"{line['seconds']:5} s   {line['screens'] / 1e6:5.2f}M screens   {told}", flush=True)
+        told = "   ".join(f"{word} {metrics[name]:4.0%}" for word, name in shares.items() if name in metrics)
+        print(f"{metrics['seconds']:5} s   {metrics['screens'] / 1e6:5.2f}M screens   {told}", flush=True)
     else:
-        print(", ".join(f"{value:,} {name}" for name, value in line.items()), flush=True)
+        print(", ".join(f"{value:,} {name}" for name, value in metrics.items()), flush=True)
 
 
-def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) -> dict[str, Batch]:
+def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) -> dict[str, LessonBatch]:
     """Episodes and readings of held-out instances, the same in every run."""
     tests = {}
     for split in ("heldout", "heldout_families"):
@@ -342,12 +342,12 @@ def _tests(tokenizer: tokenizers.Tokenizer, settings: Pretraining, device: str) 
 
 
 @torch.no_grad()
-def _measure(pupil: Pupil, tests: dict[str, Batch], box: list[int]) -> dict[str, float]:
+def _measure(pupil: Pupil, tests: dict[str, LessonBatch], box: list[int]) -> dict[str, float]:
     """The shares of words that visual tokens name, of places that are right in every digit, and of whole answers.
 
     Each token of an answer is predicted after the right ones.
     """
-    found: dict[str, float] = {}
+    shares: dict[str, float] = {}
     for name, batch in tests.items():
         device = batch["ids"].device.type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
@@ -361,10 +361,10 @@ def _measure(pupil: Pupil, tests: dict[str, Batch], box: list[int]) -> dict[str,
         inside = begins.cumsum(0) > ends.cumsum(0)
         shown = to_slots(batch["words"][:, 0])
         filled = shown != IGNORE
-        found[f"{name}_words"] = (words[..., 0, :].argmax(-1)[filled] == shown[filled]).float().mean().item()
-        found[f"{name}_places"] = _all_right(right[inside], begins.cumsum(0)[inside] - 1)
-        found[f"{name}_answers"] = _all_right(right, answers)
-    return found
+        shares[f"{name}_words"] = (words[..., 0, :].argmax(-1)[filled] == shown[filled]).float().mean().item()
+        shares[f"{name}_places"] = _all_right(right[inside], begins.cumsum(0)[inside] - 1)
+        shares[f"{name}_answers"] = _all_right(right, answers)
+    return shares
 
 
 def _all_right(right: Tensor, group: Tensor) -> float:

@@ -1,13 +1,15 @@
 """The embedded desktop as a Gymnasium environment.
 
     import gymnasium
-    import arpo.envs.gym                               # registers; or make("arpo.envs.gym:arpo/Pocket-v0")
+    import arpo.envs.pocket.gymnasium_env              # registers the name below
 
     env = gymnasium.make("arpo/Pocket-v0", split="train")
     screen, info = env.reset(seed=7)                   # reset(options={"task": ID}) for one task
     info["instruction"], info["parse"]                 # what to do; what is on the screen
     screen, reward, terminated, truncated, info = env.step(
         env.action_space.sample() | {"kind": KINDS.index("click"), "point": [120, 44]})
+
+`gymnasium.make("arpo.envs.pocket.gymnasium_env:arpo/Pocket-v0")` needs no import.
 
 An action is a dictionary whose `kind` says which of the other entries count:
 
@@ -28,13 +30,13 @@ from typing import Any
 import gymnasium
 import numpy as np
 from gymnasium import spaces
-from numpy.typing import NDArray
 
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
-from arpo.envs.pocket import PocketEnv, keys
-from arpo.envs.pocket.catalog import get_task
+from arpo.envs.pocket import keys
+from arpo.envs.pocket.catalog import get_task, task_list
+from arpo.envs.pocket.env import PocketEnv
 from arpo.errors import ActionError, ConfigError
-from arpo.tasks.load import load_tasks
+from arpo.images import Pixels
 from arpo.types import Task
 
 KINDS = tuple(
@@ -45,10 +47,9 @@ KEYS = (*sorted(keys.NAMED), *string.ascii_lowercase, *string.digits)
 LONGEST_TEXT = 200
 
 ActionDict = dict[str, Any]
-Screen = NDArray[np.uint8]
 
 
-class PocketGym(gymnasium.Env[Screen, ActionDict]):
+class PocketGym(gymnasium.Env[Pixels, ActionDict]):
     """`arpo/Pocket-v0`. Each reset takes a task of the split at random, or the one named in the options."""
 
     metadata: dict[str, Any] = {"render_modes": ["rgb_array"], "render_fps": 2}  # noqa: RUF012 (Gymnasium's own form)
@@ -59,7 +60,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
         if render_mode not in (None, *self.metadata["render_modes"]):
             raise ConfigError(f"render_mode={render_mode}: must be rgb_array or None")
         self.render_mode = render_mode
-        self._tasks = load_tasks("pocket", split)
+        self._tasks = [get_task(task_id) for ids in task_list(split).values() for task_id in ids]
         self._task: Task | None = None
         self._steps = 0
         self._env = PocketEnv(size=size)
@@ -76,7 +77,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
             }
         )
 
-    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Screen, dict[str, Any]]:
+    def reset(self, *, seed: int | None = None, options: dict[str, Any] | None = None) -> tuple[Pixels, dict[str, Any]]:
         super().reset(seed=seed)
         choice, env_seed = (int(number) for number in self.np_random.integers((len(self._tasks), 2**31)))
         self._task = get_task(options["task"]) if options and "task" in options else self._tasks[choice]
@@ -84,7 +85,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
         self._steps = 0
         return self._env.pixels(), self._info(self._task)
 
-    def step(self, action: ActionDict) -> tuple[Screen, float, bool, bool, dict[str, Any]]:
+    def step(self, action: ActionDict) -> tuple[Pixels, float, bool, bool, dict[str, Any]]:
         if self._task is None:
             raise ActionError("no episode has begun: reset first")
         info: dict[str, Any] = {}
@@ -98,7 +99,7 @@ class PocketGym(gymnasium.Env[Screen, ActionDict]):
         reward = self._env.score() if terminated or truncated else 0.0
         return self._env.pixels(), reward, terminated, truncated, self._info(self._task) | info
 
-    def render(self) -> Screen | None:
+    def render(self) -> Pixels | None:
         return self._env.pixels() if self.render_mode == "rgb_array" else None
 
     def close(self) -> None:
@@ -135,4 +136,4 @@ def to_action(action: ActionDict) -> Action:
     return Wait()
 
 
-gymnasium.register("arpo/Pocket-v0", entry_point="arpo.envs.gym:PocketGym")
+gymnasium.register("arpo/Pocket-v0", entry_point="arpo.envs.pocket.gymnasium_env:PocketGym")

@@ -16,11 +16,11 @@ from arpo.agent.grammar import parse
 from arpo.engines.checkpoint import load_checkpoint
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.expert import Expert
+from arpo.envs.pocket.expert import PocketExpert
 from arpo.errors import ConfigError
-from arpo.training.lessons import IGNORE, Lesson, Teacher, collate
-from arpo.training.pretrain import PROMPT, Pretraining, Pupil, _all_right, corpus, losses, patch_places, pretrain
-from arpo.training.tiny import make_config, make_tokenizer, new_model
+from arpo.teaching.lessons import IGNORE, Lesson, Teacher, collate
+from arpo.teaching.pretrain import PROMPT, Pretraining, Pupil, _all_right, corpus, losses, patch_places, pretrain
+from arpo.teaching.tiny import make_config, make_tokenizer, new_model
 
 SIZE = (448, 280)
 VISION = {"depth": 2, "hidden_size": 64, "intermediate_size": 64, "num_heads": 2}
@@ -71,13 +71,13 @@ def test_the_expert_is_asked_only_for_the_moves_that_are_made(
     """It notes down what it has done, so a move that a wrong one takes the place of must not be asked for."""
     asked = 0
 
-    class Counted(Expert):
+    class Counted(PocketExpert):
         def act(self, env: PocketEnv) -> tuple[str, Action]:
             nonlocal asked
             asked += 1
             return super().act(env)
 
-    monkeypatch.setattr("arpo.training.lessons.Expert", Counted)
+    monkeypatch.setattr("arpo.teaching.lessons.PocketExpert", Counted)
     taught = sum(learned(teacher, teacher.episode()).count("<|im_end|>") for _ in range(60))
     assert asked == taught
 
@@ -104,7 +104,7 @@ def test_clicks_go_to_the_middle_of_a_patch_and_still_hit_what_they_are_meant_fo
         for name in tasks[::2]:
             task = get_task(name)
             teacher.env.load(task, 3)
-            expert = Expert(task)
+            expert = PocketExpert(task)
             for _ in range(task.max_steps):
                 if teacher.env.ended:
                     break
@@ -183,7 +183,7 @@ class Stopped:
         few = f"vision={VISION}, text={TEXT}, workers=0, screens=15, episodes=2, report_s=0, success_s=0"
         script = (
             "import sys\nfrom pathlib import Path\nfrom arpo import cli\n"
-            "from arpo.training import pretrain as p\n"
+            "from arpo.teaching import pretrain as p\n"
             f"{setup}\n"
             f"cli.app = lambda **_: p.pretrain(p.Pretraining(Path({str(out)!r}), 9999, {few}))\n"
             "try: cli.main()\n"

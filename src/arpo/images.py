@@ -2,9 +2,8 @@
 
 Equal screens have equal hashes whatever encoded them, so the hash is taken over decoded RGB pixels and the size.
 
-PNG is written here in a few lines instead of by Pillow: screens are flat areas, for which the format's "no filter"
-rows compress as well as Pillow's adaptive filters and take a third of the time.
-A palette would need its colours counted first, which costs more than it saves.
+PNG is written here and not by Pillow: on screens, which are flat areas, rows without a filter compress as well as
+Pillow's adaptive filters and take a third of the time. To count the colours for a palette costs more than it saves.
 """
 
 import hashlib

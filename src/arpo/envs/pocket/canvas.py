@@ -10,9 +10,9 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from PIL import Image, ImageDraw
 
-from arpo.envs.images import Pixels
-from arpo.envs.pocket.fonts import SIZE, text_mask, width
+from arpo.envs.pocket.text_layout import SIZE, text_mask, width
 from arpo.envs.pocket.ui import Layer, Spec
+from arpo.images import Pixels
 
 Color: TypeAlias = tuple[int, int, int]
 Words: TypeAlias = list[tuple[int, int, int, str]]
@@ -124,8 +124,8 @@ def render(layers: list[Layer], size: tuple[int, int], scale: int, theme: Theme)
 
 
 def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tuple[int, int, int, int]]]:
-    """Every written word that nothing covers, and its box in logical pixels: what reading can be learned from."""
-    found = []
+    """Every word on the screen that nothing covers, and its box in logical pixels. Lessons in reading use this."""
+    visible = []
     plain = theme._replace(accent="Blue")
     for i, layer in enumerate(layers):
         above = layers[i + 1 :]
@@ -136,9 +136,9 @@ def words(layers: list[Layer], scale: int, theme: Theme) -> list[tuple[str, tupl
                     w = width(word, size)
                     box = (left, item.y + y, left + w, item.y + y + size + 2)
                     if word and not any(other.meets(*box) for other in above):
-                        found.append((word, box))
+                        visible.append((word, box))
                     left += w + width(" ", size)
-    return found
+    return visible
 
 
 def _tile(spec: Spec, theme: Theme, scale: int) -> tuple[Pixels, Words]:
@@ -284,7 +284,7 @@ def _paint(t: Tile, theme: Theme, kind: str, label: str, state: tuple[str, ...],
 
 
 def _mark(t: Tile, theme: Theme, is_round: bool, checked: bool, disabled: bool, on_page: bool) -> None:
-    """What is left of the label of a check box or a radio button."""
+    """The box or the circle to the left of the label of a check box or a radio button."""
     if on_page:
         t.fill(theme.page)
     fill = theme.page if not checked else theme.quiet if disabled else theme.bright

@@ -1,19 +1,19 @@
-"""What the base agent is taught from: endless lessons drawn from pocket, as batches of tensors.
+"""What the agent `base` is taught from: lessons made from pocket without end, as batches of tensors.
 
 Two kinds of lesson, each one sequence in the dialect's own conversation form:
 
-    an episode     the expert works on a task, now and then disturbed by a wrong move that it then mends;
+    an episode     the expert works on a task; now and then a wrong move is made, and the expert corrects it;
                    the expert's replies are to be learned, the wrong moves are only seen
     a reading      one screenshot, then words and their places in random order, asked in both directions, and last
                    some words of the instruction to be repeated
 
-Beside both, each visual token has a target of its own: the word and the kind of control centred in each of its four
-patches. That is what makes a small tower read (see docs/log.md).
+In both, each visual token also has a target of its own: the word and the kind of control in the middle of each of its
+four patches. This is what makes a small tower read (see docs/log.md).
 
-A place is always the middle of a patch, where that lies in the same control: then a visual token that knows where it
-stands knows every digit of the place, and the last few pixels, which no click needs, are not to be learned.
+A place is the middle of a patch, if that is in the same control. Then a visual token that knows its own place knows
+every digit of it. The exact pixel, which no click needs, is not to be learned.
 
-Only families of the `train` split are used, and of them other instances than those that `heldout` has.
+Only families of the split `train` are used, without the instances that `heldout` has.
 """
 
 import random
@@ -38,19 +38,19 @@ from arpo.agent.random_actions import random_action
 from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.images import PATCH
 from arpo.engines.qwen import spread
-from arpo.envs.images import Pixels
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.expert import Expert, ExpertLost
+from arpo.envs.pocket.expert import ExpertLost, PocketExpert
 from arpo.envs.pocket.words import sentence
 from arpo.errors import TaskError
+from arpo.images import Pixels
 from arpo.seeds import EVALUATION
 from arpo.types import Observation, Task
 
 Grids: TypeAlias = tuple[NDArray[np.int16], NDArray[np.int16]]
 """Of one screen, by patch: the first two tokens of the word (2 x rows x columns), the kind of control."""
 
-Batch: TypeAlias = dict[str, Tensor]
+LessonBatch: TypeAlias = dict[str, Tensor]
 """See `collate`; small types, for a batch travels from the process that makes it to the one that learns from it."""
 
 IGNORE = -100
@@ -77,7 +77,7 @@ class Lesson:
 
 
 class Teacher:
-    """Draws lessons for one tokenizer and one screen size."""
+    """Makes lessons for one tokenizer and one screen size."""
 
     def __init__(self, tokenizer: tokenizers.Tokenizer, prompt_file: Path, seed: str, size: tuple[int, int]) -> None:
         self.rng = random.Random(seed)
@@ -110,7 +110,7 @@ class Teacher:
         task = self.task()
         env, rng = self.env, self.rng
         env.load(task, rng.randrange(EVALUATION))
-        expert, conversation = Expert(task), self.dialect.start(task.instruction)
+        expert, conversation = PocketExpert(task), self.dialect.start(task.instruction)
         replies: list[tuple[int, ...]] = []
         taught: list[bool] = []
         screens: list[Pixels] = []
@@ -146,7 +146,7 @@ class Teacher:
         return Wait() if action.kind == "type" else action
 
     def aim(self, thought: str, action: Action) -> tuple[str, Action]:
-        """The same move, its points in the middle of patches where that makes no difference."""
+        """The same move, but at the middle of a patch where that makes no difference."""
         match action:
             case Click(x, y) | Scroll(x, y):
                 x, y = self.middle(x, y)
@@ -171,7 +171,7 @@ class Teacher:
         env, rng = self.env, self.rng
         task = self.task()
         env.load(task, rng.randrange(EVALUATION))
-        expert = Expert(task)
+        expert = PocketExpert(task)
         for _ in range(rng.randrange(6)):
             try:
                 env.perform(random_action(rng, env.size) if rng.random() < 0.4 else expert.act(env)[1])
@@ -185,10 +185,10 @@ class Teacher:
         context = conversation.observe(_observation(pixels))
         ids = list(flatten(conversation.segments, [], context, self.dialect.image_pad).ids)
         learn = [False] * len(ids)
-        line = list(self.vocabulary.encode("\n"))
+        newline = list(self.vocabulary.encode("\n"))
         for question, answer in [*self.questions(), ([], list(self.vocabulary.encode(f" {said}")))]:
-            ids += [*question, *answer, *line]
-            learn += [False] * len(question) + [True] * len(answer) + [False] * len(line)
+            ids += [*question, *answer, *newline]
+            learn += [False] * len(question) + [True] * len(answer) + [False] * len(newline)
         return self.lesson(ids, learn, [pixels], [self.grids()])
 
     def questions(self) -> Iterator[tuple[list[int], list[int]]]:
@@ -213,7 +213,7 @@ class Teacher:
     # Arrays.
 
     def lesson(self, ids: list[int], learn: list[bool], screens: list[Pixels], grids: list[Grids]) -> Lesson:
-        """The arrays of a lesson, each image token spread out to as many as the screenshot has."""
+        """The arrays of a lesson, each image token repeated for every visual token of the screenshot."""
         rows, columns = screens[0].shape[0] // FACTOR, screens[0].shape[1] // FACTOR
         layout = spread(ids, [(rows, columns)] * len(screens), self.dialect.image_pad)
         mask = np.repeat(np.array(learn), np.diff(layout.starts))
@@ -256,7 +256,7 @@ def _observation(pixels: Pixels) -> Observation:
     return Observation(b"", pixels.shape[1], pixels.shape[0], "")
 
 
-class Lessons(torch.utils.data.IterableDataset[Batch]):
+class Lessons(torch.utils.data.IterableDataset[LessonBatch]):
     """Batches without end, each of at most so many screenshots, lessons of like length together.
 
     Each worker of a DataLoader has its own stream.
@@ -266,7 +266,7 @@ class Lessons(torch.utils.data.IterableDataset[Batch]):
         self.tokenizer, self.prompt_file, self.seed = tokenizer, prompt_file, seed
         self.size, self.screens = size, screens
 
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[LessonBatch]:
         worker = torch.utils.data.get_worker_info()
         torch.set_num_threads(1)
         tokenizer = tokenizers.Tokenizer.from_file(str(self.tokenizer))
@@ -286,7 +286,7 @@ class Lessons(torch.utils.data.IterableDataset[Batch]):
                 yield collate(group)
 
 
-def collate(lessons: list[Lesson]) -> Batch:
+def collate(lessons: list[Lesson]) -> LessonBatch:
     """One batch. Sequences are padded at the right: with causal attention no token sees the padding, so no mask is
     needed. `learn` says which of all tokens are to be predicted."""
     length = max(len(lesson.ids) for lesson in lessons)

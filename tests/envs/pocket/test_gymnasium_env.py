@@ -9,8 +9,8 @@ from gymnasium.utils.env_checker import check_env
 
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import make_expert
-from arpo.envs.gym import KEYS, KINDS, PocketGym, to_action
 from arpo.envs.pocket import keys
+from arpo.envs.pocket.gymnasium_env import KEYS, KINDS, PocketGym, to_action
 from arpo.errors import ActionError, ConfigError, TaskError
 from arpo.tasks.load import load_tasks, spread
 
@@ -45,7 +45,9 @@ def test_gymnasiums_own_checker_passes_without_a_warning() -> None:
 
 
 def test_the_module_can_be_named_in_the_id_instead_of_being_imported() -> None:
-    env = gymnasium.make("arpo.envs.gym:arpo/Pocket-v0", split="heldout", size=(640, 400), render_mode="rgb_array")
+    env = gymnasium.make(
+        "arpo.envs.pocket.gymnasium_env:arpo/Pocket-v0", split="heldout", size=(640, 400), render_mode="rgb_array"
+    )
     screen, info = env.reset(seed=1)
     assert screen.shape == (400, 640, 3)
     assert info["task"] in {task.id for task in load_tasks("pocket", "heldout")}

@@ -5,10 +5,10 @@ from machine import Machine
 
 from arpo.agent.actions import Click, Type
 from arpo.envs.pocket import PocketEnv
+from arpo.envs.pocket.canvas import ACCENTED, COLORS, WHITE, Color, Theme, _painted, wallpaper
 from arpo.envs.pocket.catalog import get_task, task_list
-from arpo.envs.pocket.draw import ACCENTED, COLORS, WHITE, Color, Theme, _painted, wallpaper
-from arpo.envs.pocket.expert import Expert
-from arpo.envs.pocket.fonts import text_mask, width
+from arpo.envs.pocket.expert import PocketExpert
+from arpo.envs.pocket.text_layout import text_mask, width
 
 
 def contrast(one: Color, two: Color) -> float:
@@ -81,7 +81,7 @@ def test_only_the_accented_kinds_look_different_under_another_accent() -> None:
     for task_id in [task for tasks in task_list("train").values() for task in tasks][::3]:
         task = get_task(task_id)
         env.load(task, 1)
-        expert = Expert(task)
+        expert = PocketExpert(task)
         while not env.ended:
             for item in (item for layer in env.frame() for item in layer.items):
                 blue, red = (_painted(item.spec, Theme(accent=accent), 1)[0] for accent in ("Blue", "Red"))
