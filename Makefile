@@ -11,11 +11,12 @@ DEBIAN := bubblewrap xvfb openbox dbus python3-xlib x11-utils x11-xkb-utils proc
 	gnome-shell-common gnome-settings-daemon-common docker.io debootstrap
 OSWORLD_CLIENT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/arpo/osworld-client
 
-.PHONY: help demo test test-heavy install lint desktop osworld-client constraints clean
+.PHONY: help demo test test-heavy coverage install lint desktop osworld-client constraints clean
 
 help:
 	@echo "make demo     train the small agent that comes with arpo on the embedded desktop: some 10 minutes; see demo/"
 	@echo "make test     lint, types and all tests but those that take minutes of real applications: make test-heavy"
+	@echo "make coverage the same tests, and which lines of arpo they reach; takes half as long again or more"
 	@echo "make install  only the set-up: .venv with arpo in it"
 	@echo "make desktop  Debian's packages for desktops with real applications: 1.5 GB; needs root"
 	@echo "make osworld-client  OSWorld's own client in an environment of its own, in the user's cache folder: 0.9 GB"
@@ -38,6 +39,10 @@ test-heavy: install desktop
 	@$(MAKE) --no-print-directory osworld-client || \
 		echo "Tests with OSWorld's client are skipped; to enable them: make osworld-client"
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m heavy
+
+# Not part of `make test`: Python 3.11 traces line by line, which takes some tests twice their time (docs/log.md).
+coverage: install desktop
+	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not heavy" --cov --cov-report=term
 
 lint: install
 	$(BIN)/ruff check .
@@ -79,11 +84,11 @@ $(OSWORLD_CLIENT)/installed: $(wildcard osworld-client/* osworld-client/pydrive/
 	@cp -r osworld-client/*.py osworld-client/pydrive $$($(OSWORLD_CLIENT)/bin/python -c 'import site; print(site.getsitepackages()[0])')
 	@touch $@
 
-# Writes constraints.txt anew from what is installed now.
+# Writes constraints.txt anew from what is installed now; --all: setuptools too, which builds the wheel.
 constraints:
 	{ echo "# Exact versions for a repeatable install; re-made by \`make constraints\`."; \
-	  $(BIN)/pip freeze --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp && mv constraints.tmp constraints.txt
+	  $(BIN)/pip freeze --all --exclude pip --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp && mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf .venv $(DEMO) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf .venv $(DEMO) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
 	@rmdir demo 2>/dev/null || true

@@ -250,7 +250,8 @@ def test_a_trajectory_has_a_score_exactly_where_its_outcome_is_valid(outcome: Ou
     fields |= {"segments": (), "steps": (), "outcome": outcome, "provenance": Provenance("rollout", "r", 0)}
     right: dict[str, Any] = dict.fromkeys(("score", "reward"), 1.0 if outcome.valid else None)
     Trajectory(**fields, **right)
-    for wrong in ({"score": None, "reward": 1.0}, {"score": 1.0, "reward": None}):
+    halves: list[dict[str, Any]] = [{"score": None, "reward": 1.0}, {"score": 1.0, "reward": None}]
+    for wrong in halves:
         with pytest.raises(ValueError, match=str(outcome)):
             Trajectory(**fields, **wrong)
     with pytest.raises(ValueError, match=str(outcome)):
@@ -259,7 +260,7 @@ def test_a_trajectory_has_a_score_exactly_where_its_outcome_is_valid(outcome: Ou
 
 def test_a_trajectory_that_is_invalid_on_disk_is_refused() -> None:
     fields = ("x", "x", 0, 0, "x", (), (), Outcome.FINISHED, 1.0, 1.0, Provenance("rollout", "r", 0))
-    data = json.loads(to_json(Trajectory(*fields))) | {"score": None}  # type: ignore[arg-type]
+    data = json.loads(to_json(Trajectory(*fields))) | {"score": None}
     with pytest.raises(pydantic.ValidationError):
         from_json(Trajectory, json.dumps(data))
 
