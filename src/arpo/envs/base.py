@@ -130,13 +130,13 @@ BACKENDS = {
         Backend(
             name="osworld",
             about="the OSWorld benchmark through its own client",
-            factory="arpo.envs.osworld:OsworldEnv",
+            factory="arpo.envs.osworld.env:OsworldEnv",
             deterministic=False,
-            catalog="arpo.tasks.osworld",
+            catalog="arpo.envs.osworld.catalog",
             expert=None,
             settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
             system="Linux",
-            refuse="arpo.envs.osworld:refuse",
+            refuse="arpo.envs.osworld.env:refuse",
         ),
     )
 }

@@ -20,18 +20,17 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from arpo.envs.desktop import delegate
+from arpo.envs import evaluators
 from arpo.envs.desktop.checks import METRICS, missing_checks, score
 from arpo.envs.desktop.checks.documents import paragraphs
 from arpo.envs.desktop.checks.getters import HOME
-from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.envs.desktop.checks.rules import KEYS
 from arpo.envs.desktop.checks.tables import cells, rows_of, sheets_of
-from arpo.envs.desktop.delegate import Client
 from arpo.envs.desktop.files import Files
 from arpo.envs.desktop.needs import refuse
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.envs.desktop.shims import SHOWN
+from arpo.envs.evaluators import Evaluators, Unreadable
 from arpo.errors import ConfigError, EnvError, TaskError
 from arpo.types import Task
 
@@ -550,7 +549,7 @@ def get_unknown_call(env, config): return env.controller.start_recording()
 
 
 @pytest.fixture
-def standin(tmp_path: Path) -> Iterator[Client]:
+def standin(tmp_path: Path) -> Iterator[Evaluators]:
     folder = tmp_path / "lib" / "desktop_env" / "evaluators"
     folder.mkdir(parents=True)
     for init in (folder.parent / "__init__.py", folder / "__init__.py"):
@@ -560,13 +559,13 @@ def standin(tmp_path: Path) -> Iterator[Client]:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/lib exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    client = delegate.client(str(python))
+    client = evaluators.evaluators(str(python))
     yield client
     client.close()
 
 
 @pytest.mark.desktop
-def test_other_checkers_are_asked_of_the_osworld_interpreter(start: Start, standin: Client, tmp_path: Path) -> None:
+def test_other_checkers_are_asked_of_the_osworld_interpreter(start: Start, standin: Evaluators, tmp_path: Path) -> None:
     sandbox = start()
     sandbox.write(f"{HOME}/a.txt", b"ab")
     sandbox.write(f"{HOME}/b.txt", b"abab")
@@ -585,7 +584,7 @@ def test_other_checkers_are_asked_of_the_osworld_interpreter(start: Start, stand
 
 
 @pytest.mark.desktop("xterm")
-def test_the_browser_is_closed_before_osworlds_client_reads_its_profile(start: Start, standin: Client) -> None:
+def test_the_browser_is_closed_before_osworlds_client_reads_its_profile(start: Start, standin: Evaluators) -> None:
     sandbox = start()
     sandbox.launch(["xterm", "-class", "Chromium", "-e", "sleep", "100"])
     while not sandbox.ask("windows"):
@@ -598,9 +597,9 @@ def test_the_browser_is_closed_before_osworlds_client_reads_its_profile(start: S
 @pytest.mark.desktop
 def test_an_interpreter_without_osworlds_client_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has not got OSWorld's client: ModuleNotFoundError"):
-        Client(sys.executable).has_metric("compare_pdfs")
+        Evaluators(sys.executable).has_metric("compare_pdfs")
     with pytest.raises(ConfigError, match=r"^env\.osworld_python=.*/none: No such file"):
-        Client(str(tmp_path / "none")).has_metric("compare_pdfs")
+        Evaluators(str(tmp_path / "none")).has_metric("compare_pdfs")
 
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
@@ -615,7 +614,7 @@ def test_osworlds_client_scores_what_is_not_here(start: Start) -> None:
     settings = json.dumps({"editor.fontSize": 20}).encode()
     sandbox.write(f"{HOME}/settings.json", settings)
     sandbox.write(f"{HOME}/Desktop/web.desktop", b"[Desktop Entry]\nName=Web\n")
-    client = Client(str(PYTHON))
+    client = Evaluators(str(PYTHON))
     try:
         for size, expected in ((20, 1.0), (21, 0.0)):
             file = {"type": "vm_file", "path": f"{HOME}/settings.json", "dest": "settings.json"}
@@ -634,7 +633,7 @@ def test_osworlds_client_scores_what_is_not_here(start: Start) -> None:
 @pytest.mark.desktop
 @pytest.mark.skipif(not PYTHON.exists(), reason="OSWorld's client is not installed: `make osworld-client` does it")
 def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
-    client = Client(str(PYTHON))
+    client = Evaluators(str(PYTHON))
     differ, compared = [], 0
     try:
         for name, right, wrong, wanted, options in [*PAIRS, *FILES]:
@@ -654,7 +653,7 @@ def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
 
 
 def test_the_worker_needs_nothing_of_ours() -> None:
-    worker = Path(delegate.__file__).with_name("osworld_worker.py")
+    worker = evaluators.WORKER
     said = subprocess.run(
         [sys.executable, "-I", "-S", str(worker), "1"], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )

@@ -21,10 +21,12 @@ from standin import IMAGE, NOTES
 from arpo import doctor
 from arpo.agent.actions import Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.config import EnvConfig
-from arpo.envs import osworld
+from arpo.envs import memory, osworld
 from arpo.envs.base import BACKENDS
-from arpo.envs.desktop import memory
-from arpo.envs.osworld import PORTS, Client, Container, Docker, OsworldEnv, source
+from arpo.envs.osworld.client import Client
+from arpo.envs.osworld.env import OsworldEnv
+from arpo.envs.osworld.machine import PORTS, Container, Docker
+from arpo.envs.osworld.source import source
 from arpo.errors import ActionError, ConfigError, EnvError, NoRoom, TaskError
 from arpo.types import Task
 
@@ -207,7 +209,7 @@ def test_a_machine_that_does_not_come_up_says_so(engine: None, monkeypatch: pyte
 
 def test_no_machine_outlives_a_killed_process(engine: None) -> None:
     program = (
-        "import sys; from arpo.envs.osworld import Container, Docker\n"
+        "import sys; from arpo.envs.osworld.machine import Container, Docker\n"
         f"one = Container({STANDIN!r}); one.wait(); print('up', flush=True)\n"
         "sys.stdin.read()"
     )

@@ -11,7 +11,6 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +22,9 @@ from arpo.envs.desktop.checks.getters import HOME
 from arpo.envs.desktop.files import Files
 from arpo.envs.desktop.sandbox import Ran, Sandbox
 from arpo.envs.desktop.setup import COMMAND_S
+from arpo.envs.desktop.shims import guest
 
-TREE = resources.files(__package__).joinpath("accessibility.py").read_text()  # it runs inside
+TREE = guest("accessibility.py")  # it runs inside
 VIDEO = "/tmp/recording.mp4"
 FRAMES_A_SECOND = 10
 

@@ -18,15 +18,15 @@ from pathlib import Path
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.desktop.checks import score
-from arpo.envs.desktop.delegate import client
 from arpo.envs.desktop.files import Files
 from arpo.envs.desktop.home import template
 from arpo.envs.desktop.keys import keysyms, typed
-from arpo.envs.desktop.memory import DESKTOP_MB, free_mb, reserved
 from arpo.envs.desktop.needs import refuse, refuse_size
 from arpo.envs.desktop.sandbox import CALL_S, Sandbox, missing
 from arpo.envs.desktop.setup import prepare
+from arpo.envs.evaluators import evaluators
 from arpo.envs.images import Pixels, observe
+from arpo.envs.memory import DESKTOP_MB, free_mb, reserved
 from arpo.errors import ActionError, ConfigError, EnvError
 from arpo.types import Observation, Task
 
@@ -74,7 +74,7 @@ class Ready:
 
 
 class DesktopEnv:
-    """See the module. `files`: where the files of OSWorld's tasks are (files.py); `osworld_python`: see delegate.py."""
+    """See the module. `files`: where the files of tasks are (files.py); `osworld_python`: see ../evaluators.py."""
 
     def __init__(
         self, size: tuple[int, int] = (1280, 720), files: str | None = None, osworld_python: str | None = None
@@ -87,7 +87,7 @@ class DesktopEnv:
         self.settle_s = 0.0  # what the last settling took
         self._settings = {"files": files, "osworld_python": osworld_python}
         self._files = Files(files)
-        self._osworld = client(osworld_python) if osworld_python else None
+        self._osworld = evaluators(osworld_python) if osworld_python else None
         self._task: Task | None = None
         self._last: Action | None = None
         self._current: Ready | None = None

@@ -145,7 +145,7 @@ PROFILE_GETTERS: dict[str, Callable[..., Any]] = {
         history,
     )
 }  # fmt: skip
-# OSWorld's own that read it too, where its client is asked (delegate.py).
+# OSWorld's own that read it too, where its client is asked (evaluators.py).
 THEIR_PROFILE_GETTERS = {
     "chrome_language", "cookie_data", "enable_enhanced_safety_browsing", "enabled_experiments",
     "find_installed_extension_name", "find_unpacked_extension_path",

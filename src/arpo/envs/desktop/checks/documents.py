@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, archive, reader, xml_of
+from arpo.envs.desktop.checks.reading import archive, reader, xml_of
+from arpo.envs.evaluators import Unreadable
 
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"

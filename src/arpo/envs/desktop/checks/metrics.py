@@ -9,8 +9,9 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, below, csv_of, database, image, json_of, reader, text
+from arpo.envs.desktop.checks.reading import below, csv_of, database, image, json_of, reader, text
 from arpo.envs.desktop.checks.rules import matches
+from arpo.envs.evaluators import Unreadable
 
 Rules = dict[str, Any]
 TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")

@@ -4,7 +4,8 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, text, xml_of
+from arpo.envs.desktop.checks.reading import text, xml_of
+from arpo.envs.evaluators import Unreadable
 
 REGISTRY = "{http://openoffice.org/2001/registry}"
 DARK = 100  # a colour whose parts are all below is called blackish

@@ -10,8 +10,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, archive, csv_of, reader, xml_of
+from arpo.envs.desktop.checks.reading import archive, csv_of, reader, xml_of
 from arpo.envs.desktop.checks.rules import matches, refuse_rule
+from arpo.envs.evaluators import Unreadable
 
 Cells = dict[str, Any]
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
