@@ -1,6 +1,6 @@
 """The desktop's own tasks, as their families have them (families/); each family also holds its tasks' expert.
 
-    task_list("train")              {"editor": ["editor-write-000", …], …}; "heldout": the last instances of most families
+    task_list("train")              {"editor": ["editor-write-000", …], …}; "heldout": the last ones of most families
     get_task("editor-write-000")
 
 `python -m arpo.envs.desktop.catalog FOLDER` writes them as files in OSWorld's form, for use elsewhere:

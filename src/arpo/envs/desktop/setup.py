@@ -152,18 +152,11 @@ def _end(place: Place, words: list[str]) -> None:
     _wait(lambda: place.sandbox.run(["pgrep", *words[1:]]).status != 0, " ".join(words))
 
 
-def execute(
-    place: Place,
-    command: list[str] | str,
-    shell: bool | str = False,
-    stdout: str = "",
-    stderr: str = "",
-) -> None:
-    """`stdout`, `stderr`: keep the output under this name for the checker."""
+def execute(place: Place, command: list[str] | str, shell: bool | str = False, stdout: str = "") -> None:
+    """`stdout`: keep the output under this name for the checker."""
     ran = place.sandbox.run(words_of(command, shell), COMMAND_S)
-    for name, said in ((stdout, ran.out), (stderr, ran.err)):
-        if name and place.cache is not None:
-            (place.cache / Path(name).name).write_text(said)
+    if stdout and place.cache is not None:
+        (place.cache / Path(stdout).name).write_text(ran.out)
     if ran.late:
         raise ValueError(f"{command}: took more than {COMMAND_S:g} s")
     if ran.status:

@@ -44,11 +44,6 @@ def check_include_exclude(found: Any, rules: Rules) -> float:
     return float(included and not any(part in found for part in rules.get("exclude", [])))
 
 
-def fuzzy_match(found: str, rules: Rules) -> float:
-    """How much of two texts is the same, from 0 to 1."""
-    return difflib.SequenceMatcher(None, found, rules["expected"], autojunk=False).ratio()
-
-
 def check_list(path: str, rules: Rules) -> float:
     """Every pattern of `expect` is in some line of a file, and none of `unexpect` in any."""
     lines = text(path).splitlines()
@@ -74,10 +69,9 @@ def _as_expected(rules: Rules, holds: Callable[[Any], bool]) -> float:
     return float(expected and not any(map(holds, rules.get("unexpect", []))))
 
 
-def compare_text_file(path: str, wanted: str, ignore_blanks: bool = False, ignore_case: bool = False) -> float:
+def compare_text_file(path: str, wanted: str, ignore_blanks: bool = False) -> float:
     def plain(content: str) -> str:
-        content = " ".join(content.split()) if ignore_blanks else content
-        return content.lower() if ignore_case else content
+        return " ".join(content.split()) if ignore_blanks else content
 
     return float(plain(text(path)) == plain(text(wanted)))
 
@@ -90,11 +84,6 @@ def diff_text_file(path: str, wanted: str) -> float:
 def file_contains(path: str, rules: Rules) -> float:
     content = text(path)
     return float(all(part in content for part in rules["expected"]))
-
-
-def text_is(path: str, rules: Rules) -> float:
-    """The whole of a file, but for blanks at its end."""
-    return float(text(path).rstrip() == rules["expected"].rstrip())
 
 
 def check_line_number(path: str, rules: Rules) -> float:
@@ -157,8 +146,8 @@ def check_pixels(path: str, rules: Rules) -> float:
 COMMON_METRICS: dict[str, Callable[..., float]] = {
     metric.__name__: metric
     for metric in (
-        exact_match, match_in_list, is_in_list, literal_match, check_include_exclude, fuzzy_match, check_list,
-        check_csv, compare_text_file, diff_text_file, file_contains, text_is, check_line_number, check_json,
-        check_direct_json_object, run_sqlite3, check_image_size, check_pixels,
+        exact_match, match_in_list, is_in_list, literal_match, check_include_exclude, check_list, check_csv,
+        compare_text_file, diff_text_file, file_contains, check_line_number, check_json, check_direct_json_object,
+        run_sqlite3, check_image_size, check_pixels,
     )
 }  # fmt: skip
