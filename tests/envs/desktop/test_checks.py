@@ -29,7 +29,7 @@ from arpo.envs.desktop.checks.getters import HOME
 from arpo.envs.desktop.checks.rules import KEYS
 from arpo.envs.desktop.checks.tables import cells, rows_of, sheets_of
 from arpo.envs.desktop.families import INSTANCES
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.needs import refuse
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.envs.desktop.setup import STEPS
@@ -323,7 +323,7 @@ def test_the_expected_file_may_be_called_as_the_agents_is(start: Start, tmp_path
     file = {"type": "vm_file", "path": f"{HOME}/a.txt", "dest": "a.txt"}
     for written, expected in (("another", 0), ("wanted", 1)):
         sandbox.write(f"{HOME}/a.txt", written.encode())
-        assert score(sandbox, task_of("compare_text_file", file, gold), "", Files(str(tmp_path))) == expected
+        assert score(sandbox, task_of("compare_text_file", file, gold), "", FileSource(str(tmp_path))) == expected
 
 
 @pytest.mark.desktop

@@ -23,7 +23,7 @@ from arpo.envs.client_process import ClientProcess
 from arpo.envs.desktop.checks import score
 from arpo.envs.desktop.checks.controller import controller
 from arpo.envs.desktop.checks.getters import Machine
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.envs.evaluators import Evaluators, Unreadable
 from arpo.errors import ConfigError, EnvError
@@ -277,7 +277,7 @@ def get(client: Evaluators, name: str, machine: Machine, config: dict[str, objec
 
 
 def test_files_that_a_getter_made_come_out_and_links_do_not(start: Start, bad: Evaluators, tmp_path: Path) -> None:
-    machine = Machine(start(), tmp_path / "cache", Files(), "")
+    machine = Machine(start(), tmp_path / "cache", FileSource(), "")
     machine.cache.mkdir()
     assert get(bad, "leads_out", machine, {"name": "plain"}) == str(machine.cache / "plain")
     assert get(bad, "leads_out", machine, {"name": "../../../etc/shadow"}) != str(machine.cache / "../../../etc/shadow")
@@ -289,7 +289,7 @@ def test_files_that_a_getter_made_come_out_and_links_do_not(start: Start, bad: E
 
 def test_what_a_getter_asks_back_comes_to_it(start: Start, bad: Evaluators, tmp_path: Path) -> None:
     (sandbox := start()).write("/home/user/a", b"text of ")
-    machine = Machine(sandbox, tmp_path, Files(), "")
+    machine = Machine(sandbox, tmp_path, FileSource(), "")
     assert get(bad, "asks", machine, {"path": "/home/user/a"}) == "text of /home/user/Desktop"
     assert get(bad, "is_long", machine, {"length": 1 << 20}) == "x" * (1 << 20)
 
@@ -297,7 +297,7 @@ def test_what_a_getter_asks_back_comes_to_it(start: Start, bad: Evaluators, tmp_
 def test_what_a_getter_gives_has_bounds(
     start: Start, bad: Evaluators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = Machine(start(), tmp_path, Files(), "")
+    machine = Machine(start(), tmp_path, FileSource(), "")
     for deep in (970, 5000):  # for the host, and for the client already
         with pytest.raises(EnvError, match=r"lists in lists|no JSON object|RecursionError"):
             get(bad, "nests", machine, {"deep": deep})

@@ -18,7 +18,7 @@ from pathlib import Path
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.desktop.checks import score
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.home import template
 from arpo.envs.desktop.keys import keysyms, typed
 from arpo.envs.desktop.needs import refuse, refuse_size
@@ -43,7 +43,7 @@ NOTCHES = 5  # of the wheel, for one gesture
 class Ready:
     """A desktop that comes up by itself: bare, or set up for a task and settled."""
 
-    def __init__(self, size: tuple[int, int], home: Path, task: Task | None, files: Files) -> None:
+    def __init__(self, size: tuple[int, int], home: Path, task: Task | None, files: FileSource) -> None:
         self.task = task
         self.sandbox = Sandbox(size, home)
         self._files = files
@@ -86,7 +86,7 @@ class DesktopEnv:
         self.ended = True
         self.settle_s = 0.0  # what the last settling took
         self._settings = {"files": files, "osworld_python": osworld_python}
-        self._files = Files(files)
+        self._files = FileSource(files)
         self._osworld = evaluators(osworld_python) if osworld_python else None
         self._task: Task | None = None
         self._last: Action | None = None

@@ -11,7 +11,7 @@ from typing import Any
 
 from arpo.envs.desktop.checks import GETTERS, METRICS, missing_checks, refuse_broken_checks
 from arpo.envs.desktop.checks.getters import NEEDED, not_installed
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.setup import STEPS, unknown_steps, words_of
 from arpo.envs.evaluators import evaluators
 from arpo.envs.task_format import asked_for, did_you_mean, listed, refuse_malformed
@@ -40,7 +40,7 @@ def refuse(task: Task, settings: dict[str, Any]) -> None:
             if not isinstance(file, dict) or file.keys() != {"url", "path"}:
                 raise TaskError(f"{task.id}: the setup step download: {file!r:.80} must have url and path")
     for url in _urls(task):
-        if why := Files(files).why_not(url):
+        if why := FileSource(files).why_not(url):
             raise TaskError(f"{task.id}: needs the file {url}, but {why}")
     osworld = evaluators(osworld_python) if osworld_python else None
     if lacking := missing_checks(task, osworld):

@@ -35,7 +35,7 @@ from arpo.envs.desktop.checks.metrics import COMMON_METRICS
 from arpo.envs.desktop.checks.programs import PROGRAM_METRICS
 from arpo.envs.desktop.checks.rules import refuse_rules
 from arpo.envs.desktop.checks.tables import TABLE_METRICS, refuse_table_rules, tables_cannot
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.envs.desktop.setup import finish
 from arpo.envs.evaluators import Evaluators, Unreadable
@@ -48,11 +48,11 @@ METRICS = COMMON_METRICS | PROGRAM_METRICS | CHROME_METRICS | TABLE_METRICS | DO
 
 
 def score(
-    sandbox: Sandbox, task: Task, answer: str, files: Files | None = None, osworld: Evaluators | None = None
+    sandbox: Sandbox, task: Task, answer: str, files: FileSource | None = None, osworld: Evaluators | None = None
 ) -> float:
     """Of a feasible task, in the state that the machine is in. `answer`: what the agent said when it finished."""
     with tempfile.TemporaryDirectory(prefix="arpo-") as cache:
-        machine = Machine(sandbox, Path(cache), files or Files(), answer)
+        machine = Machine(sandbox, Path(cache), files or FileSource(), answer)
         getters = {what["type"] for what in asked_for(task.evaluator)}
         if getters & {*PROFILE_GETTERS, *THEIR_PROFILE_GETTERS} and not getters & TAB_GETTERS.keys():
             close_browser(sandbox)

@@ -64,9 +64,9 @@ def default_search_engine(machine: Machine) -> Any:
 
 
 def chrome_font_size(machine: Machine) -> dict[str, Any]:
-    found = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
+    sizes = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
     changed = _setting(machine, "webkit", "webprefs")
-    return found | (changed if isinstance(changed, dict) else {})
+    return sizes | (changed if isinstance(changed, dict) else {})
 
 
 def bookmarks(machine: Machine) -> Any:
@@ -97,8 +97,8 @@ def close_browser(sandbox: Sandbox) -> None:
     sandbox.run("while pgrep -x 'chrome|chromium' >/dev/null; do sleep 0.05; done", CLOSE_S)
 
 
-def check_font_size(found: dict[str, Any], rules: dict[str, Any]) -> float:
-    size = found["default_font_size"]
+def check_font_size(sizes: dict[str, Any], rules: dict[str, Any]) -> float:
+    size = sizes["default_font_size"]
     if rules["type"] == "value":
         return float(size == rules["value"])
     return float(rules["min"] < size < rules["max"])

@@ -1,4 +1,4 @@
-"""Comparisons that know of no application: metric(what was found, what is wanted, **options) -> 0 … 1.
+"""Comparisons that know of no application: metric(result, what is wanted, **options) -> 0 … 1.
 
 Names and rules are OSWorld's, and so are the forms of what is wanted (rules.py).
 """
@@ -17,31 +17,31 @@ Rules = dict[str, Any]
 TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
-def exact_match(found: Any, rules: Rules) -> float:
-    return float(found == rules["expected"])
+def exact_match(result: Any, rules: Rules) -> float:
+    return float(result == rules["expected"])
 
 
-def match_in_list(found: Any, rules: Rules) -> float:
-    return float(found in rules["expected"])
+def match_in_list(result: Any, rules: Rules) -> float:
+    return float(result in rules["expected"])
 
 
-def is_in_list(found: Any, rules: Rules) -> float:
-    return float(rules["expected"] in found)
+def is_in_list(result: Any, rules: Rules) -> float:
+    return float(rules["expected"] in result)
 
 
-def literal_match(found: Any, wanted: Any, type: str = "str", ignore_case: bool = False) -> float:
+def literal_match(result: Any, wanted: Any, type: str = "str", ignore_case: bool = False) -> float:
     def plain(value: Any) -> str:
         return str(value).lower() if ignore_case else str(value)
 
     if type == "list":
-        both = isinstance(found, list | tuple) and isinstance(wanted, list | tuple)
-        return float(both and [plain(one) for one in found] == [plain(one) for one in wanted])
-    return float(plain(found) == plain(wanted))
+        both = isinstance(result, list | tuple) and isinstance(wanted, list | tuple)
+        return float(both and [plain(one) for one in result] == [plain(one) for one in wanted])
+    return float(plain(result) == plain(wanted))
 
 
-def check_include_exclude(found: Any, rules: Rules) -> float:
-    included = all(part in found for part in rules.get("include", []))
-    return float(included and not any(part in found for part in rules.get("exclude", [])))
+def check_include_exclude(result: Any, rules: Rules) -> float:
+    included = all(part in result for part in rules.get("include", []))
+    return float(included and not any(part in result for part in rules.get("exclude", [])))
 
 
 def check_list(path: str, rules: Rules) -> float:
@@ -96,18 +96,18 @@ def check_json(path: str, rules: Rules, is_yaml: bool = False) -> float:
     return _as_expected(rules, lambda one: matches(below(content, *one["key"]), one))
 
 
-def check_direct_json_object(found: Any, rules: Rules) -> float:
-    """An object has the expected values; with `expect_in_result` each is part of the found one."""
-    if isinstance(found, str):
+def check_direct_json_object(result: Any, rules: Rules) -> float:
+    """An object has the expected values; with `expect_in_result` each is part of the result one."""
+    if isinstance(result, str):
         try:
-            found = json.loads(found.strip().replace("'", '"'))
+            result = json.loads(result.strip().replace("'", '"'))
         except ValueError as error:
             raise Unreadable(str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         return 0.0
 
     def right(key: str, wanted: Any) -> bool:
-        value = found.get(key)
+        value = result.get(key)
         if not rules.get("expect_in_result", False):
             return bool(value == wanted)
         return value is not None and any(one in value for one in (wanted if isinstance(wanted, list) else [wanted]))

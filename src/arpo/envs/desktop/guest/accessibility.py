@@ -70,14 +70,14 @@ def _programs() -> list[ElementTree.Element]:
         from gi.repository import Atspi, GLib  # type: ignore[import-not-found]
     except (ImportError, ValueError):
         return []
-    found = []
+    programs = []
     desktop = Atspi.get_desktop(0)
     for i in range(desktop.get_child_count()):
         try:
-            found.append(_of_node(Atspi, desktop.get_child_at_index(i), 0))
+            programs.append(_of_node(Atspi, desktop.get_child_at_index(i), 0))
         except (GLib.Error, AttributeError):
             continue  # it ended meanwhile
-    return found
+    return programs
 
 
 def main(what: str, windows: list[dict[str, Any]]) -> str:

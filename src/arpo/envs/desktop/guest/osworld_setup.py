@@ -81,10 +81,10 @@ def main() -> None:
         try:
             if request["do"] == "setup":
                 details = {name: request[name] for name in ("address", "size", "task")}
-                env, found = setup(ours, lines, **details), None
+                env, result = setup(ours, lines, **details), None
             else:
-                found = float(env.evaluate())
-            lines.say(**{"is": found})
+                result = float(env.evaluate())
+            lines.say(**{"is": result})
         except Exception as error:  # the outside decides what it means
             lines.say(error=ours.text_of(error))
 

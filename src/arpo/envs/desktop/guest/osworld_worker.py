@@ -70,11 +70,11 @@ class Lines:
         self._output.write(json.dumps({"id": self.number, **what}).encode() + b"\n")
         self._output.flush()
 
-    def line(self) -> bytes:
+    def read_line(self) -> bytes:
         return self._input.readline() or sys.exit()
 
     def hear(self) -> Any:
-        said = json.loads(self.line())
+        said = json.loads(self.read_line())
         self.number = said.get("id", self.number)
         return said
 
@@ -84,8 +84,8 @@ class Lines:
 
     def ask(self, call: str, *arguments: Any, **named: Any) -> Any:
         self.say(call=call, arguments=[*arguments, *named.values()])
-        found = self.hear()["is"]
-        return base64.b64decode(found) if call == "get_file" and found is not None else found
+        answer = self.hear()["is"]
+        return base64.b64decode(answer) if call == "get_file" and answer is not None else answer
 
 
 class Controller:
@@ -126,10 +126,10 @@ def _gives_env(call: ast.Call) -> bool:
 def usable(metrics: Any) -> dict[str, Callable[..., Any]]:
     """The metrics that are offered, by their names."""
     unwanted = RUNNING | {name for name in STOOD_IN if not hasattr(sys.modules.get(name), "__version__")}
-    found = {name: one for name, one in vars(metrics).items() if inspect.isfunction(one)}
-    for one in found.values():
+    functions = {name: one for name, one in vars(metrics).items() if inspect.isfunction(one)}
+    for one in functions.values():
         one.__globals__["eval"] = ast.literal_eval  # what they evaluate is a list of names, as the machine says it
-    return {name: one for name, one in found.items() if not _names(one) & unwanted}
+    return {name: one for name, one in functions.items() if not _names(one) & unwanted}
 
 
 def _names(function: Callable[..., Any]) -> set[str]:
@@ -169,8 +169,8 @@ def confine(processes: int) -> None:
 def empty() -> None:
     """What a question left. Folders that may not be entered, and trees of thousands, are no hindrance."""
     if any(SCRATCH.iterdir()):
-        line = 'chmod -R u+rwX "$0"; find "$0" -mindepth 1 -delete'
-        subprocess.run(["sh", "-c", line, SCRATCH], stderr=subprocess.DEVNULL, check=True)
+        command = 'chmod -R u+rwX "$0"; find "$0" -mindepth 1 -delete'
+        subprocess.run(["sh", "-c", command, SCRATCH], stderr=subprocess.DEVNULL, check=True)
 
 
 def serve(lines: Lines, request: dict[str, Any], answer: Callable[[Lines, dict[str, Any]], dict[str, Any]]) -> None:
@@ -201,9 +201,9 @@ def serve(lines: Lines, request: dict[str, Any], answer: Callable[[Lines, dict[s
     with contextlib.suppress(ChildProcessError):
         while True:
             os.wait()
-    found = said or _why(request, status, late, spent_s() - before)
+    outcome = said or _why(request, status, late, spent_s() - before)
     empty()
-    lines.say(**found, last=leftovers() or limited() != limits)
+    lines.say(**outcome, last=leftovers() or limited() != limits)
 
 
 def _heard(
@@ -229,7 +229,7 @@ def _heard(
                     return {name: said[name] for name in OUTCOME if name in said}, False
                 parts.clear()
                 lines.say(call=said["call"], arguments=said.get("arguments"))
-                answer = lines.line()
+                answer = lines.read_line()
                 ours.settimeout(max(0.001, deadline - time.monotonic()))
                 with contextlib.suppress(OSError):  # it does not listen: it is late, or it has ended
                     ours.sendall(answer)
@@ -245,9 +245,9 @@ def _received(ours: socket.socket) -> bytes:
         return b""
 
 
-def _read(line: bytes) -> dict[str, Any]:
+def _read(text: bytes) -> dict[str, Any]:
     try:
-        said = json.loads(line.partition(b"\n")[0])
+        said = json.loads(text.partition(b"\n")[0])
     except (ValueError, RecursionError, MemoryError):
         said = None
     return said if isinstance(said, dict) else {"error": "it said what is no JSON object"}
@@ -290,9 +290,9 @@ def _outcome(
 ) -> dict[str, Any]:
     try:
         put(request.get("files", {}))
-        found = answer(own, request)
-        json.dumps(found)
-        return found
+        reply = answer(own, request)
+        json.dumps(reply)
+        return reply
     except MemoryError:
         return {"over": "it wants more memory than it may have"}
     except OSError as error:
@@ -324,8 +324,8 @@ def main() -> None:
             else:
                 arguments, options = request["arguments"], request["options"]
             return {"is": float(compare[request["metric"]](*arguments, **options))}
-        found = fetch[request["getter"]](Environment(own, str(FOLDER)), request["config"])
-        return {"is": found, "files": kept()}
+        value = fetch[request["getter"]](Environment(own, str(FOLDER)), request["config"])
+        return {"is": value, "files": kept()}
 
     signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process hears no signal that it has no handler for
     watch_over(own=False)
