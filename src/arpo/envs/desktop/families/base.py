@@ -1,7 +1,7 @@
 """What a family of desktop tasks is.
 
-A family draws nothing at random: it lists its instances, turns each into a task file of OSWorld's form (`task`, of
-parts.py) and plays each through public actions (`script`, of moves.py).
+Nothing in a family is random: it lists its instances, turns each into a task of OSWorld's form (`task`, of parts.py)
+and plays each through public actions (`script`, of moves.py).
 """
 
 from collections.abc import Callable
