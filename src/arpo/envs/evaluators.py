@@ -133,7 +133,7 @@ class Evaluators:
 
 
 def files_of(folder: Path) -> dict[str, str]:
-    """All that is in a folder, for a conversation. Unreadable where it is more than the sandbox holds."""
+    """All files of a folder, to be sent. Unreadable where they are more than the sandbox holds."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
     if sum(path.stat().st_size for path in paths) > SCRATCH_MB << 20:
         raise Unreadable(f"files of more than {SCRATCH_MB} MB")
@@ -141,7 +141,7 @@ def files_of(folder: Path) -> dict[str, str]:
 
 
 def _keep(files: Any, folder: Path) -> None:
-    """Files that came by a conversation. What reads an agent's files names them, so none may lead elsewhere."""
+    """Keep files that came with a reply. What reads an agent's files names them, so none may lead elsewhere."""
     try:
         for name, data in files.items():
             if Path(name).is_absolute() or ".." in Path(name).parts:

@@ -1,6 +1,6 @@
-"""What a task needs of the desktop, seen before it is played: what cannot be set up or scored is refused by name.
+"""What a task needs of the desktop, checked before it is played: what cannot be set up or scored is refused by name.
 
-A misspelt word is found here too: at play it would be machinery in every episode, or a checker that always holds.
+Misspelt words are refused here, too: later they would be an error in every episode, or a checker that always holds.
 
 refuse(task, {"files": "osworld-files", "osworld_python": "osworld/bin/python"})      TaskError, or nothing
 """

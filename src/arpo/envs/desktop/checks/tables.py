@@ -107,7 +107,7 @@ def refuse_table_rules(rules: list[dict[str, Any]]) -> None:
 
 
 def _sheet(books: dict[str, dict[str, Cells]], which: int | str, book: str) -> Cells:
-    """A sheet by OSWorld's name for it: 0, "RI0" or "EI0" (its number in the found, or the expected), "RNname"."""
+    """A sheet by OSWorld's name for it: 0, "RI0" or "EI0" (its number in the result, or the expected), "RNname"."""
     if isinstance(which, str):
         book, which = which[0], (int(which[2:]) if which[1] == "I" else which[2:])
     if isinstance(which, str):

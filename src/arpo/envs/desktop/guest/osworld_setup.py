@@ -8,7 +8,7 @@
 Standard library and client only. The sandbox that it runs in has the host's network (confined.py). The client is as it
 comes, but for two things: its provider factory is replaced, since the machine is not its to start or to stop; and its
 metrics, which read what the agent made, are not called here: the outside asks another process for them, which has no
-network (desktop/osworld_worker.py).
+network (osworld_worker.py).
 """
 
 import base64

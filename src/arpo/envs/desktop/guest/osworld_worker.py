@@ -1,4 +1,4 @@
-"""Run under the interpreter of OSWorld's client, in a sandbox (../confined.py): its evaluators, asked by JSON lines.
+"""Run under the interpreter of OSWorld's client, in a sandbox (envs/confined.py): its evaluators, asked by JSON lines.
 
     out {"metrics": ["compare_pptx_files", …], "getters": ["vm_wallpaper", …], …}       what it can do, first of all
     in  {"id": "1f…", "files": {"a.csv": "base64…"}, "metric": "compare_table", "cpu_s": 60, "limit_s": 300,
