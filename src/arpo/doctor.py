@@ -21,7 +21,7 @@ from rich.table import Table
 
 from arpo.config import EnvConfig
 from arpo.envs.base import BACKENDS, Backend, catalog, make, refuse_system
-from arpo.envs.desktop.memory import free_mb
+from arpo.envs.memory import free_mb
 from arpo.errors import ArpoError, ConfigError
 from arpo.machine import cores
 from arpo.tasks.load import load_tasks
@@ -134,8 +134,8 @@ def _osworld(backend: Backend, env: EnvConfig) -> Finding:
     what = f"environment {backend.name}"
     try:
         refuse_system(backend.name)
-        from arpo.envs.desktop.delegate import Client  # now: other systems need not be able to import these
-        from arpo.envs.osworld import Docker
+        from arpo.envs.evaluators import Evaluators  # now: other systems need not be able to import these
+        from arpo.envs.osworld.machine import Docker
 
         lacking = Docker(env.osworld_image, Path(env.osworld_disk) if env.osworld_disk else None).missing()
         if env.osworld_python is None:
@@ -143,7 +143,7 @@ def _osworld(backend: Backend, env: EnvConfig) -> Finding:
         if lacking:
             return Finding(what, False, f"{lacking[0][0]} is missing", lacking[0][1])
         assert env.osworld_python is not None
-        with contextlib.closing(Client(env.osworld_python)) as client:
+        with contextlib.closing(Evaluators(env.osworld_python)) as client:
             client.has_metric("infeasible")  # it is started for that
     except ArpoError as error:
         return Finding(what, False, str(error))

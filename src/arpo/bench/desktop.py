@@ -35,7 +35,7 @@ from arpo.agent.actions import Action, Wait
 from arpo.agent.random_actions import random_action
 from arpo.bench.envs import bar, copying_s, percentile
 from arpo.envs.desktop.env import DesktopEnv
-from arpo.envs.desktop.memory import free_mb, taken_mb
+from arpo.envs.memory import free_mb, taken_mb
 from arpo.images import observe
 from arpo.types import Task
 

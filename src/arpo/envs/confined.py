@@ -15,7 +15,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from arpo.envs.desktop.sandbox import nobody, system
+from arpo.envs.bubblewrap import nobody, system
 from arpo.errors import ConfigError, EnvError
 
 SCRATCH, SCRATCH_MB = "/arpo/tmp", 512  # where it may write, and how much

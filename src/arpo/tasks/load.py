@@ -5,7 +5,7 @@
     load_tasks("pocket", "files-rename-003")    one task
 
 An id in a list is a task of the catalog or lies beside the list as `examples/<domain>/<id>.json`, one Task in its JSON
-form or in OSWorld's (osworld.py); the file wins, since whoever put it there meant it. Whatever is wrong ends in one
+form or in OSWorld's; the file wins, since whoever put it there meant it. Whatever is wrong ends in one
 TaskError that names the place.
 
 A run keeps its tasks whole (arpo.runs.tasks): `to_text` writes them, `parse_tasks` reads them as warily as task files.
@@ -25,8 +25,8 @@ import pydantic
 
 from arpo.config import Config
 from arpo.envs.base import Catalog, catalog, refuse_unfit, settings_of
+from arpo.envs.task_format import from_osworld, how_to_get, what_is_wrong
 from arpo.errors import TaskError
-from arpo.tasks.osworld import from_osworld, how_to_get, what_is_wrong
 from arpo.types import Task, from_json
 
 HELD_OUT = ("heldout", "heldout_families")

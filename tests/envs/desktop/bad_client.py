@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from arpo.envs.desktop.delegate import Client
+from arpo.envs.evaluators import Evaluators
 
 BAD = """
 import ctypes, json, os, resource, socket, stat, subprocess, sys, time
@@ -119,7 +119,7 @@ def get_is_long(env, config): return "x" * config["length"]
 """
 
 
-def client_of(folder: Path) -> Client:
+def client_of(folder: Path) -> Evaluators:
     package = folder / "lib" / "desktop_env" / "evaluators"
     package.mkdir(parents=True)
     (package / "metrics.py").write_text(BAD)
@@ -127,4 +127,4 @@ def client_of(folder: Path) -> Client:
     python = folder / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={folder}/lib exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    return Client(str(python))
+    return Evaluators(str(python))

@@ -20,18 +20,22 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from arpo.envs.desktop import delegate
-from arpo.envs.desktop.checks import METRICS, missing_checks, score
+from arpo.envs import evaluators
+from arpo.envs.desktop.catalog import task_file
+from arpo.envs.desktop.checks import GETTERS, METRICS, missing_checks, score
+from arpo.envs.desktop.checks.chrome import THEIR_PROFILE_GETTERS
 from arpo.envs.desktop.checks.documents import paragraphs
 from arpo.envs.desktop.checks.getters import HOME
-from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.envs.desktop.checks.rules import KEYS
 from arpo.envs.desktop.checks.tables import cells, rows_of, sheets_of
-from arpo.envs.desktop.delegate import Client
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.families import INSTANCES
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.needs import refuse
 from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.desktop.setup import STEPS
 from arpo.envs.desktop.shims import SHOWN
+from arpo.envs.evaluators import Evaluators, Unreadable
+from arpo.envs.task_format import asked_for, listed
 from arpo.errors import ConfigError, EnvError, TaskError
 from arpo.types import Task
 
@@ -92,7 +96,6 @@ FILES: list[tuple[str, str, str, Any, Json]] = [
     ("check_list", "one\ntwo 2", "one\ntwo", {"expect": ["^o.e$", r"\d"], "unexpect": ["three"]}, {}),
     ("check_csv", "a,b\n1,2\n", "a,b\n1,3\n", {"expect": [{"a": "1", "b": "2"}], "unexpect": [{"b": "3"}]}, {}),
     ("file_contains", "one two", "one", {"expected": ["one", "two"]}, {}),
-    ("text_is", "one\n", "one!\n", {"expected": "one"}, {}),
     ("check_line_number", "12:00:01 a\n12:00:02 b\nc", "12:00:01", {"expected": "2"}, {}),
     ("check_json", '{"a": [1, 2]}', '{"a": [1]}', {"expect": [{"key": ["a", 1], "method": "eq", "ref": 2}]}, {}),
     ("check_json", '{"a": 3.04}', '{"a": "x"}', {"expect": [{"key": ["a"], "method": "approx:0.1", "ref": 3}]}, {}),
@@ -126,14 +129,14 @@ def test_a_metric_tells_right_files_from_wrong_ones(
     assert scores == [1.0, 0.0]
 
 
-def test_texts_are_compared_with_or_without_blanks_and_case(tmp_path: Path) -> None:
+def test_texts_are_compared_with_or_without_blanks(tmp_path: Path) -> None:
     ours, theirs = str(tmp_path / "ours"), str(tmp_path / "theirs")
-    Path(ours).write_text("One  two\n")
+    Path(ours).write_text("one  two\n")
     Path(theirs).write_text("one two")
     compare = METRICS["compare_text_file"]
-    assert [compare(ours, theirs), compare(ours, theirs, ignore_blanks=True), compare(theirs, theirs)] == [0, 0, 1]
-    assert compare(ours, theirs, ignore_blanks=True, ignore_case=True) == 1
-    assert METRICS["fuzzy_match"]("abcd", {"expected": "abce"}) == 0.75
+    assert [compare(ours, theirs), compare(ours, theirs, ignore_blanks=True), compare(theirs, theirs)] == [0, 1, 1]
+    Path(ours).write_text("One two")
+    assert compare(ours, theirs, ignore_blanks=True) == 0
     assert METRICS["diff_text_file"](ours, ours) == 1
 
 
@@ -320,17 +323,18 @@ def test_the_expected_file_may_be_called_as_the_agents_is(start: Start, tmp_path
     file = {"type": "vm_file", "path": f"{HOME}/a.txt", "dest": "a.txt"}
     for written, expected in (("another", 0), ("wanted", 1)):
         sandbox.write(f"{HOME}/a.txt", written.encode())
-        assert score(sandbox, task_of("compare_text_file", file, gold), "", Files(str(tmp_path))) == expected
+        assert score(sandbox, task_of("compare_text_file", file, gold), "", FileSource(str(tmp_path))) == expected
 
 
 @pytest.mark.desktop
 def test_metrics_are_joined_as_osworld_joins_them(start: Start) -> None:
     sandbox = start()
-    half, whole, none = said("echo -n ab"), said("echo -n abcd"), said("echo -n xy")
-    wanted = rule({"expected": "abcd"})
+    for name in ("ab", "abcd", "xy"):
+        sandbox.write(f"{HOME}/{name}", "\n".join(name).encode())
+    half, whole, none = ({"type": "vm_file", "path": f"{HOME}/{name}"} for name in ("ab", "abcd", "xy"))
 
     def both(first: Json, second: Json, conj: str) -> float:
-        return score(sandbox, task_of(["fuzzy_match"] * 2, [first, second], [wanted] * 2, conj=conj), "")
+        return score(sandbox, task_of(["diff_text_file"] * 2, [first, second], [whole] * 2, conj=conj), "")
 
     assert both(whole, half, "and") == pytest.approx((1 + 2 / 3) / 2)
     assert both(whole, none, "and") == 0
@@ -366,9 +370,11 @@ def test_each_score_has_a_cache_folder_of_its_own_that_goes_with_it(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     sandbox.write(f"{HOME}/a.txt", b"one")
     last = [{"type": "execute", "parameters": {"command": "cat a.txt", "shell": True, "stdout": "kept"}}]
-    task = task_of("text_is", {"type": "cache_file", "path": "kept"}, rule({"expected": "one"}), postconfig=last)
+    task = task_of(
+        "file_contains", {"type": "cache_file", "path": "kept"}, rule({"expected": ["one"]}), postconfig=last
+    )
     assert score(sandbox, task, "") == 1
-    task = task_of("text_is", {"type": "cache_file", "path": "kept"}, rule({"expected": "one"}))
+    task = task_of("file_contains", {"type": "cache_file", "path": "kept"}, rule({"expected": ["one"]}))
     assert score(sandbox, task, "") == 0  # nothing is left of the one before
     assert list(tmp_path.iterdir()) == []
 
@@ -506,9 +512,9 @@ BROKEN: list[tuple[Task, str]] = [
     (task_of("compare_table", FILE), "compare_table: missing a required argument: 'rules'"),
     (task_of("compare_table", FILE, options={"rules": []}), "without rules"),
     (task_of("compare_table", FILE, options={"rules": [{**CELL, "props": {}}]}), "check_cell lacks props"),
-    (task_of("text_is", {**FILE, "dest": "../a"}, rule({"expected": ""})), "not paths to elsewhere"),
-    (task_of("text_is", {**FILE, "dest": "/tmp/a"}, rule({"expected": ""})), "not paths to elsewhere"),
-    (task_of("text_is", {"type": "cache_file", "path": "/etc/passwd"}, rule({"expected": ""})), "not paths"),
+    (task_of("file_contains", {**FILE, "dest": "../a"}, rule({"expected": []})), "not paths to elsewhere"),
+    (task_of("file_contains", {**FILE, "dest": "/tmp/a"}, rule({"expected": []})), "not paths to elsewhere"),
+    (task_of("file_contains", {"type": "cache_file", "path": "/etc/passwd"}, rule({"expected": []})), "not paths"),
     (task_of("diff_text_file", {"type": "vm_file", "path": ["/a", "/b/a"], "multi": True}, FILE), "give each its own"),
     (
         task_of("exact_match", {"type": "vm_command_line", "command": ["no-such-program"]}, rule({"expected": 1})),
@@ -550,7 +556,7 @@ def get_unknown_call(env, config): return env.controller.start_recording()
 
 
 @pytest.fixture
-def standin(tmp_path: Path) -> Iterator[Client]:
+def standin(tmp_path: Path) -> Iterator[Evaluators]:
     folder = tmp_path / "lib" / "desktop_env" / "evaluators"
     folder.mkdir(parents=True)
     for init in (folder.parent / "__init__.py", folder / "__init__.py"):
@@ -560,13 +566,13 @@ def standin(tmp_path: Path) -> Iterator[Client]:
     python = tmp_path / "python"
     python.write_text(f'#!/bin/sh\nPYTHONPATH={tmp_path}/lib exec {sys.executable} -S "$@"\n')
     python.chmod(0o755)
-    client = delegate.client(str(python))
+    client = evaluators.evaluators(str(python))
     yield client
     client.close()
 
 
 @pytest.mark.desktop
-def test_other_checkers_are_asked_of_the_osworld_interpreter(start: Start, standin: Client, tmp_path: Path) -> None:
+def test_other_checkers_are_asked_of_the_osworld_interpreter(start: Start, standin: Evaluators, tmp_path: Path) -> None:
     sandbox = start()
     sandbox.write(f"{HOME}/a.txt", b"ab")
     sandbox.write(f"{HOME}/b.txt", b"abab")
@@ -585,7 +591,7 @@ def test_other_checkers_are_asked_of_the_osworld_interpreter(start: Start, stand
 
 
 @pytest.mark.desktop("xterm")
-def test_the_browser_is_closed_before_osworlds_client_reads_its_profile(start: Start, standin: Client) -> None:
+def test_the_browser_is_closed_before_osworlds_client_reads_its_profile(start: Start, standin: Evaluators) -> None:
     sandbox = start()
     sandbox.launch(["xterm", "-class", "Chromium", "-e", "sleep", "100"])
     while not sandbox.ask("windows"):
@@ -598,11 +604,12 @@ def test_the_browser_is_closed_before_osworlds_client_reads_its_profile(start: S
 @pytest.mark.desktop
 def test_an_interpreter_without_osworlds_client_is_the_users_error(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"has not got OSWorld's client: ModuleNotFoundError"):
-        Client(sys.executable).has_metric("compare_pdfs")
+        Evaluators(sys.executable).has_metric("compare_pdfs")
     with pytest.raises(ConfigError, match=r"^env\.osworld_python=.*/none: No such file"):
-        Client(str(tmp_path / "none")).has_metric("compare_pdfs")
+        Evaluators(str(tmp_path / "none")).has_metric("compare_pdfs")
 
 
+OSWORLD = Path(__file__).parents[4] / "shared" / "osworld"
 CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
 PYTHON = CACHE / "arpo" / "osworld-client" / "bin" / "python"
 
@@ -615,7 +622,7 @@ def test_osworlds_client_scores_what_is_not_here(start: Start) -> None:
     settings = json.dumps({"editor.fontSize": 20}).encode()
     sandbox.write(f"{HOME}/settings.json", settings)
     sandbox.write(f"{HOME}/Desktop/web.desktop", b"[Desktop Entry]\nName=Web\n")
-    client = Client(str(PYTHON))
+    client = Evaluators(str(PYTHON))
     try:
         for size, expected in ((20, 1.0), (21, 0.0)):
             file = {"type": "vm_file", "path": f"{HOME}/settings.json", "dest": "settings.json"}
@@ -634,7 +641,7 @@ def test_osworlds_client_scores_what_is_not_here(start: Start) -> None:
 @pytest.mark.desktop
 @pytest.mark.skipif(not PYTHON.exists(), reason="OSWorld's client is not installed: `make osworld-client` does it")
 def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
-    client = Client(str(PYTHON))
+    client = Evaluators(str(PYTHON))
     differ, compared = [], 0
     try:
         for name, right, wrong, wanted, options in [*PAIRS, *FILES]:
@@ -654,8 +661,21 @@ def test_osworlds_client_agrees_with_our_metrics(tmp_path: Path) -> None:
 
 
 def test_the_worker_needs_nothing_of_ours() -> None:
-    worker = Path(delegate.__file__).with_name("osworld_worker.py")
+    worker = evaluators.WORKER
     said = subprocess.run(
         [sys.executable, "-I", "-S", str(worker), "1"], stdin=subprocess.DEVNULL, capture_output=True, text=True
     )
     assert json.loads(said.stdout)["error"].startswith("ModuleNotFoundError: No module named 'desktop_env'")
+
+
+@pytest.mark.skipif(not OSWORLD.is_dir(), reason="OSWorld's own files are not beside this checkout")
+def test_some_task_uses_each_checker_and_each_setup_step() -> None:
+    """Ours, or one of OSWorld's 369: what none uses is not kept."""
+    theirs = [json.loads(path.read_text("utf-8")) for path in OSWORLD.glob("examples/*/*.json")]
+    used = set()
+    for task in [*map(task_file, INSTANCES), *theirs]:
+        evaluator = task["evaluator"]
+        used |= {*listed(evaluator["func"]), *(what["type"] for what in asked_for(evaluator))}
+        used |= {step["type"] for step in [*task.get("config", []), *evaluator.get("postconfig", [])]}
+    assert {*METRICS, *GETTERS, *THEIR_PROFILE_GETTERS, *STEPS} - used == set()
+    assert len(theirs) == 369

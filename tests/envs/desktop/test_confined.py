@@ -11,20 +11,21 @@ import sys
 import tarfile
 import zipfile
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 from bad_client import client_of
 from traces import Traces, groups, wait_until
 
-from arpo.envs import confined, conversation
-from arpo.envs.conversation import Conversation
-from arpo.envs.desktop import delegate, memory
+from arpo.envs import client_process, confined, evaluators, memory
+from arpo.envs.client_process import ClientProcess
 from arpo.envs.desktop.checks import score
-from arpo.envs.desktop.checks.reading import Unreadable
-from arpo.envs.desktop.delegate import Client
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.checks.controller import controller
+from arpo.envs.desktop.checks.getters import Machine
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.evaluators import Evaluators, Unreadable
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Task
 
@@ -35,14 +36,14 @@ Start = Callable[..., Sandbox]
 
 
 @pytest.fixture
-def bad(tmp_path: Path) -> Iterator[Client]:
+def bad(tmp_path: Path) -> Iterator[Evaluators]:
     """A client whose metrics are what agents would like them to be."""
     client = client_of(tmp_path)
     yield client
     client.close()
 
 
-def test_files_are_given_to_a_metric_and_paths_fit(bad: Client, tmp_path: Path) -> None:
+def test_files_are_given_to_a_metric_and_paths_fit(bad: Evaluators, tmp_path: Path) -> None:
     (folder := tmp_path / "files" / "deep").mkdir(parents=True)
     for name in ("a", "b"):
         (folder / name).write_text("same")
@@ -51,7 +52,7 @@ def test_files_are_given_to_a_metric_and_paths_fit(bad: Client, tmp_path: Path) 
         bad.metric("equal", [str(folder / "a"), str(folder / "b")], {})
 
 
-def test_it_writes_nothing_to_the_host(bad: Client, tmp_path: Path) -> None:
+def test_it_writes_nothing_to_the_host(bad: Evaluators, tmp_path: Path) -> None:
     places = [
         tmp_path,
         Path.home(),
@@ -71,7 +72,7 @@ def test_it_writes_nothing_to_the_host(bad: Client, tmp_path: Path) -> None:
     assert bad.metric("writes", ["/arpo/tmp/a"], {}) == 1.0, "there is one folder for it"
 
 
-def test_it_reads_nothing_of_the_host_but_programs(bad: Client, tmp_path: Path) -> None:
+def test_it_reads_nothing_of_the_host_but_programs(bad: Evaluators, tmp_path: Path) -> None:
     (tmp_path / "secret").write_text("x")
     for path in ("/etc/shadow", "/etc/hostname", tmp_path / "secret", __file__, Path.home() / ".bashrc"):
         with pytest.raises(EnvError, match="No such file"):
@@ -79,7 +80,7 @@ def test_it_reads_nothing_of_the_host_but_programs(bad: Client, tmp_path: Path) 
     assert bad.metric("lists", ["/tmp"], {}) == 1.0, "the way to its interpreter"
 
 
-def test_it_sees_no_variables_of_ours_and_is_not_root(bad: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_sees_no_variables_of_ours_and_is_not_root(bad: Evaluators, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "secret")
     assert bad.metric("sees_variable", ["WANDB_API_KEY"], {}) == 0.0
     assert bad.metric("is_root", [""], {}) == 0.0
@@ -90,10 +91,10 @@ def test_it_sees_no_variables_of_ours_and_is_not_root(bad: Client, monkeypatch: 
         assert all("\nUid:\t65534\t65534\t65534\t65534\n" in text for text in status)
 
 
-def inside(client: Client) -> list[int]:
+def inside(client: Evaluators) -> list[int]:
     """The processes in its sandbox, as the host sees them: below bubblewrap, which is below the shell."""
-    assert client._talk is not None
-    found, shell = [], client._talk._process.pid
+    assert client._process is not None
+    found, shell = [], client._process._process.pid
     for bwrap in children(shell):
         found += children(bwrap)
     assert found
@@ -104,7 +105,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_it_reaches_no_port_and_no_socket_of_the_host(bad: Client) -> None:
+def test_it_reaches_no_port_and_no_socket_of_the_host(bad: Evaluators) -> None:
     with socket.create_server(("127.0.0.1", 0)) as port, socket.socket(socket.AF_UNIX) as named:
         named.bind(f"\0arpo-test-{os.getpid()}")
         named.listen()
@@ -125,12 +126,12 @@ def test_it_reaches_no_port_and_no_socket_of_the_host(bad: Client) -> None:
     ],
 )
 def test_a_file_that_takes_a_metric_over_its_limits_is_the_agents_doing_and_the_next_is_scored(
-    bad: Client, metric: str, argument: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    bad: Evaluators, metric: str, argument: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert bad.metric("is_root", [""], {}) == 0.0  # it is there, and stays: the same process serves the next
     before = inside(bad)
     with monkeypatch.context() as patch:
-        patch.setattr(delegate, "CPU_S", 1 if metric == "spins" else 60)
+        patch.setattr(evaluators, "CPU_S", 1 if metric == "spins" else 60)
         with pytest.raises(Unreadable, match=reason):
             bad.metric(metric, [argument], {})
     assert bad.metric("sees_variable", ["HOME"], {}) == 1.0
@@ -149,23 +150,23 @@ def test_a_file_that_takes_a_metric_over_its_limits_is_the_agents_doing_and_the_
     ],
 )
 def test_what_a_busy_or_full_or_misconfigured_host_does_too_is_machinery(
-    bad: Client, metric: str, argument: str, reason: str, monkeypatch: pytest.MonkeyPatch
+    bad: Evaluators, metric: str, argument: str, reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The host's own OOM killer ends with SIGKILL, and a clock runs on a host without a free processor."""
     if metric.startswith("waits"):
-        monkeypatch.setattr(delegate, "METRIC_S", 2.0)
+        monkeypatch.setattr(evaluators, "METRIC_S", 2.0)
     with pytest.raises(EnvError, match=reason):
         bad.metric(metric, [argument], {})
 
 
 @pytest.mark.parametrize("metric", ["touches_memory", "forks_and_touches_memory"])
 def test_a_file_that_fills_the_sandboxs_own_control_group_is_the_agents_doing(
-    bad: Client, metric: str, monkeypatch: pytest.MonkeyPatch
+    bad: Evaluators, metric: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if (group := memory.new_group(1)) is None:
         pytest.skip("control groups cannot be made here")
     group.rmdir()
-    monkeypatch.setattr(conversation, "MEMORY_MB", 256)
+    monkeypatch.setattr(client_process, "MEMORY_MB", 256)
     with pytest.raises(Unreadable, match="more memory than its sandbox has"):
         bad.metric(metric, [""], {})
     assert bad.metric("is_root", [""], {}) == 0.0
@@ -186,12 +187,12 @@ def test_both_versions_of_control_groups_say_what_their_limit_has_cost(
     assert memory.overruns(tmp_path) == found
 
 
-def test_a_fork_bomb_stays_inside_its_limit_and_is_gone_with_its_metric(bad: Client) -> None:
+def test_a_fork_bomb_stays_inside_its_limit_and_is_gone_with_its_metric(bad: Evaluators) -> None:
     assert 0 < bad.metric("forks", [""], {}) < 64
     assert bad.metric("processes", [""], {}) == 2.0
 
 
-def test_nothing_of_one_agents_files_is_there_for_the_next(bad: Client) -> None:
+def test_nothing_of_one_agents_files_is_there_for_the_next(bad: Evaluators) -> None:
     assert bad.metric("leaves", ["/arpo/tmp/left"], {}) == 1.0
     assert bad.metric("lists", ["/arpo/tmp"], {}) == 1.0, "the next one's own folder"
     assert bad.metric("processes", [""], {}) == 2.0
@@ -200,17 +201,17 @@ def test_nothing_of_one_agents_files_is_there_for_the_next(bad: Client) -> None:
 @pytest.mark.parametrize(
     "metric", ["leaves_shared_memory", "leaves_semaphores", "leaves_a_queue", "leaves_a_posix_queue"]
 )
-def test_what_outlives_its_processes_is_not_there_for_the_next(bad: Client, metric: str) -> None:
+def test_what_outlives_its_processes_is_not_there_for_the_next(bad: Evaluators, metric: str) -> None:
     assert bad.metric(metric, [""], {}) == float(metric != "leaves_a_posix_queue")  # those cannot be made at all
     assert bad.metric("left", [""], {}) == 0.0
 
 
-def test_limits_that_a_metric_lowers_for_its_parent_are_not_the_next_ones(bad: Client) -> None:
+def test_limits_that_a_metric_lowers_for_its_parent_are_not_the_next_ones(bad: Evaluators) -> None:
     assert bad.metric("lowers_limits_of_the_parent", [""], {}) == 1.0
     assert bad.metric("writes_a_byte", ["/arpo/tmp/a"], {}) == 1.0
 
 
-def test_a_metric_cannot_end_or_look_into_the_process_that_answers(bad: Client) -> None:
+def test_a_metric_cannot_end_or_look_into_the_process_that_answers(bad: Evaluators) -> None:
     assert bad.metric("ends_the_parent", [""], {}) == 1.0
     assert bad.metric("takes_from_the_parent", [""], {}) == 0.0
     for metric in ("looks_into_the_parent", "opens_memory_of_the_parent"):
@@ -218,14 +219,14 @@ def test_a_metric_cannot_end_or_look_into_the_process_that_answers(bad: Client) 
             bad.metric(metric, [""], {})
 
 
-def test_a_metric_has_no_hold_of_the_conversation(bad: Client) -> None:
+def test_a_metric_has_no_hold_of_the_conversation(bad: Evaluators) -> None:
     assert bad.metric("sockets", [""], {}) == 1.0, "the one to its parent, for this question alone"
     for metric in ("replies_to_the_next", "replies_ahead"):
         assert bad.metric(metric, [""], {}) == 0.5, "its own reply, whatever it says after that"
         assert bad.metric("is_root", [""], {}) == 0.0
 
 
-def test_what_is_no_number_is_never_a_score(bad: Client) -> None:
+def test_what_is_no_number_is_never_a_score(bad: Evaluators) -> None:
     for metric, reason in (
         ("says_no_number", "gives no number: nan"),
         ("says_a_long_number", "gives no number: 1000"),
@@ -236,7 +237,7 @@ def test_what_is_no_number_is_never_a_score(bad: Client) -> None:
     assert bad.metric("is_root", [""], {}) == 0.0
 
 
-def test_a_long_reply_is_not_taken_and_an_error_is_cut_short(bad: Client) -> None:
+def test_a_long_reply_is_not_taken_and_an_error_is_cut_short(bad: Evaluators) -> None:
     assert bad.metric("is_root", [""], {}) == 0.0
     before = inside(bad)
     with pytest.raises(EnvError, match=r"says more than 65536 bytes$"):
@@ -250,20 +251,20 @@ def test_a_long_reply_is_not_taken_and_an_error_is_cut_short(bad: Client) -> Non
 def test_a_line_is_read_only_where_it_is_short_and_has_few_values() -> None:
     """The program may itself have been got hold of: the host looks, too."""
     with socket.socket() as unused:
-        talk = object.__new__(Conversation)
-        talk._name, talk._socket = "it", unused
+        process = object.__new__(ClientProcess)
+        process._name, process._socket = "it", unused
         for line, longest, reason in (
             (b"x" * 101, 100, "more than 100 bytes"),
             (b"x" * 101 + b"\n", 100, "more than 100 bytes"),
-            (b"[" + b"[]," * conversation.MOST_VALUES + b"0]\n", 1 << 30, "values in one line"),
+            (b"[" + b"[]," * client_process.MOST_VALUES + b"0]\n", 1 << 30, "values in one line"),
             (b"[]\n", 100, "no JSON object"),
         ):
-            talk._rest = bytearray(line)
+            process._rest = bytearray(line)
             with pytest.raises(EnvError, match=reason):
-                talk.hear(1.0, longest)
+                process.hear(1.0, longest)
 
 
-def test_files_of_more_than_fits_are_the_agents_doing(bad: Client, tmp_path: Path) -> None:
+def test_files_of_more_than_fits_are_the_agents_doing(bad: Evaluators, tmp_path: Path) -> None:
     (tmp_path / "files").mkdir()
     with (tmp_path / "files" / "a").open("wb") as file:
         file.truncate((confined.SCRATCH_MB << 20) + 1)
@@ -271,43 +272,47 @@ def test_files_of_more_than_fits_are_the_agents_doing(bad: Client, tmp_path: Pat
         bad.metric("reads", [str(tmp_path / "files" / "a")], {}, tmp_path / "files")
 
 
-def test_files_that_a_getter_made_come_out_and_links_do_not(start: Start, bad: Client, tmp_path: Path) -> None:
-    machine = delegate.Machine(start(), tmp_path / "cache", Files(), "")
+def get(client: Evaluators, name: str, machine: Machine, config: dict[str, object]) -> object:
+    return client.get(name, config, machine.cache, partial(controller, machine))
+
+
+def test_files_that_a_getter_made_come_out_and_links_do_not(start: Start, bad: Evaluators, tmp_path: Path) -> None:
+    machine = Machine(start(), tmp_path / "cache", FileSource(), "")
     machine.cache.mkdir()
-    assert bad.get("leads_out", machine, {"name": "plain"}) == str(machine.cache / "plain")
-    assert bad.get("leads_out", machine, {"name": "../../../etc/shadow"}) != str(machine.cache / "../../../etc/shadow")
+    assert get(bad, "leads_out", machine, {"name": "plain"}) == str(machine.cache / "plain")
+    assert get(bad, "leads_out", machine, {"name": "../../../etc/shadow"}) != str(machine.cache / "../../../etc/shadow")
     assert [path.name for path in machine.cache.iterdir()] == ["plain"]
     for name in ("../out", "/tmp/arpo-out", "a/../../out", "plain/below", "a\0"):
         with pytest.raises(EnvError, match="cannot be kept"):
-            delegate._keep({name: ""}, machine.cache)
+            evaluators._keep({name: ""}, machine.cache)
 
 
-def test_what_a_getter_asks_back_comes_to_it(start: Start, bad: Client, tmp_path: Path) -> None:
+def test_what_a_getter_asks_back_comes_to_it(start: Start, bad: Evaluators, tmp_path: Path) -> None:
     (sandbox := start()).write("/home/user/a", b"text of ")
-    machine = delegate.Machine(sandbox, tmp_path, Files(), "")
-    assert bad.get("asks", machine, {"path": "/home/user/a"}) == "text of /home/user/Desktop"
-    assert bad.get("is_long", machine, {"length": 1 << 20}) == "x" * (1 << 20)
+    machine = Machine(sandbox, tmp_path, FileSource(), "")
+    assert get(bad, "asks", machine, {"path": "/home/user/a"}) == "text of /home/user/Desktop"
+    assert get(bad, "is_long", machine, {"length": 1 << 20}) == "x" * (1 << 20)
 
 
 def test_what_a_getter_gives_has_bounds(
-    start: Start, bad: Client, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    start: Start, bad: Evaluators, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    machine = delegate.Machine(start(), tmp_path, Files(), "")
+    machine = Machine(start(), tmp_path, FileSource(), "")
     for deep in (970, 5000):  # for the host, and for the client already
         with pytest.raises(EnvError, match=r"lists in lists|no JSON object|RecursionError"):
-            bad.get("nests", machine, {"deep": deep})
-    monkeypatch.setattr(delegate, "GETTER_BYTES", 1 << 20)
+            get(bad, "nests", machine, {"deep": deep})
+    monkeypatch.setattr(evaluators, "GETTER_BYTES", 1 << 20)
     with pytest.raises(EnvError, match="says more than 1048576 bytes"):
-        bad.get("is_long", machine, {"length": 1 << 20})
+        get(bad, "is_long", machine, {"length": 1 << 20})
 
 
-def test_nothing_is_left_of_it_when_it_is_closed(bad: Client, traces: Traces) -> None:
+def test_nothing_is_left_of_it_when_it_is_closed(bad: Evaluators, traces: Traces) -> None:
     def things() -> list[object]:
         return [traces.things()["files"], groups(os.getpid())]
 
     before = things()
     bad.has_metric("equal")
-    shell, (first,) = bad._talk._process.pid, inside(bad)  # type: ignore[union-attr]
+    shell, (first,) = bad._process._process.pid, inside(bad)  # type: ignore[union-attr]
     assert things() != before
     assert " - tmpfs arpo " not in Path("/proc/self/mountinfo").read_text(), "its mounts are its own"
     bad.close()
@@ -322,7 +327,7 @@ sys.path.insert(0, sys.argv[1])
 from test_confined import client_of, inside
 client = client_of(Path(sys.argv[2]))
 client.known("metrics")
-print(client._talk._process.pid, *inside(client), flush=True)
+print(client._process._process.pid, *inside(client), flush=True)
 sys.stdin.read()
 """
 
@@ -338,7 +343,7 @@ def test_it_ends_with_the_process_that_asked(tmp_path: Path) -> None:
     wait_until(lambda: groups(asking.pid) == [])
 
 
-def test_without_bubblewrap_one_line_says_what_to_install(bad: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_bubblewrap_one_line_says_what_to_install(bad: Evaluators, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(confined.shutil, "which", lambda name: None)
     with pytest.raises(ConfigError, match=r"bubblewrap is missing; apt-get install .* bubblewrap$"):
         bad.has_metric("equal")
@@ -354,7 +359,7 @@ def test_what_is_no_interpreter_is_said_in_one_line(tmp_path: Path) -> None:
         ("no-such-python", "No such file or directory"),
     ):
         with pytest.raises(ConfigError, match=f"^env.osworld_python={python}: {reason}") as refused:
-            Client(python).has_metric("equal")
+            Evaluators(python).has_metric("equal")
         assert "\n" not in str(refused.value)
 
 
@@ -397,8 +402,8 @@ def bound(**members: bytes) -> bytes:
 
 
 @pytest.fixture(scope="module")
-def real() -> Iterator[Client]:
-    client = Client(str(PYTHON))
+def real() -> Iterator[Evaluators]:
+    client = Evaluators(str(PYTHON))
     client.has_metric("compare_epub")  # it is there before what a test may leave behind is counted
     yield client
     client.close()
@@ -408,7 +413,7 @@ def real() -> Iterator[Client]:
 @pytest.mark.skipif(not PYTHON.exists(), reason="OSWorld's client is not installed: `make osworld-client` does it")
 @pytest.mark.parametrize("metric", ["compare_archive", "compare_epub"])
 def test_an_archive_that_leads_out_writes_nothing_to_the_host(
-    real: Client, start: Start, tmp_path: Path, metric: str
+    real: Evaluators, start: Start, tmp_path: Path, metric: str
 ) -> None:
     sandbox, up = start(), "../" * 20
     pack, name = (packed, "a.tar") if metric == "compare_archive" else (bound, "a.epub")

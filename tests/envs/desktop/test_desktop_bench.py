@@ -10,7 +10,7 @@ import pytest
 from arpo import cli
 from arpo.bench import desktop
 from arpo.bench.envs import bench_envs, print_table
-from arpo.envs.desktop.memory import free_mb
+from arpo.envs.memory import free_mb
 
 POCKET = """env size n_envs cores steps seed steps_per_s floor_steps_per_s reset_ms_p50 reset_ms_p95 resets_per_min
 encode_ms mb_per_env""".split()

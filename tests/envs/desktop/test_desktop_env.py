@@ -164,7 +164,7 @@ def test_an_application_that_ends_is_the_world(env: DesktopEnv) -> None:
     assert env.score() == 0
 
 
-@pytest.mark.parametrize("program", ["Xvfb", "inside.py", "the sandbox"])
+@pytest.mark.parametrize("program", ["Xvfb", "guest.inside", "the sandbox"])
 def test_lost_machinery_is_an_error_and_never_a_score(program: str, env: DesktopEnv) -> None:
     env.reset(make_task(), 0)
     if program == "the sandbox":

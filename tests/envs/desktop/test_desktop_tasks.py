@@ -1,4 +1,4 @@
-"""The desktop's own tasks: their files are what the families say; each can be solved, and is not solved untouched."""
+"""The desktop's own tasks: they can be had as OSWorld's files; each can be solved, and is not solved untouched."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import shutil
 import zipfile
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,26 +16,27 @@ from traces import wait_until
 
 from arpo.agent.actions import Fail, Finish, Type
 from arpo.envs.base import make_expert
-from arpo.envs.desktop.catalog import SPLITS, TASKS, build, get_task, task_list
+from arpo.envs.desktop.catalog import SPLITS, get_task, task_list, write_files
 from arpo.envs.desktop.checks.documents import check_style
 from arpo.envs.desktop.env import DesktopEnv
 from arpo.envs.desktop.families import FAMILIES, INSTANCES
 from arpo.envs.desktop.needs import refuse
 from arpo.errors import ConfigError, TaskError
 from arpo.tasks.load import load_tasks
-from arpo.types import Task
+from arpo.types import Task, from_json, to_json
 
 LISTED = [task_id for split in SPLITS for ids in task_list(split).values() for task_id in ids]
 APPLICATIONS = {"mousepad", "pcmanfm", "galculator", "xterm", "libreoffice", "chromium", "gimp", "vlc"}
 FIRST = {get_task(task_id).domain: task_id for task_id in reversed(LISTED) if get_task(task_id).feasible}
 
 
-# The files.
+# The list.
 
 
-def test_the_files_are_what_the_families_say() -> None:
-    found = {str(path.relative_to(TASKS)): json.loads(path.read_text("utf-8")) for path in TASKS.rglob("*.json")}
-    assert found == json.loads(json.dumps(build())), "run `python -m arpo.envs.desktop.catalog`"
+def test_a_task_is_what_its_json_says() -> None:
+    """A run keeps its tasks as JSON: what comes back is equal, so that it can be resumed."""
+    for task in map(get_task, LISTED):
+        assert from_json(Task, to_json(task)) == task
 
 
 def test_there_are_tasks_for_every_application_in_both_splits() -> None:
@@ -60,9 +62,13 @@ def test_nothing_is_missing_for(task_id: str) -> None:
     refuse(get_task(task_id), {})
 
 
-def test_the_folder_is_a_task_list_like_any_other() -> None:
-    tasks = load_tasks("desktop", str(TASKS / "heldout.json"))
-    assert [task.id for task in tasks] == [task.id for task in load_tasks("desktop", "heldout")]
+def test_they_can_be_written_as_osworlds_files_and_read_again(tmp_path: Path) -> None:
+    write_files(tmp_path)
+    for split in SPLITS:
+        own = [replace(task, split="osworld", setup={**task.setup}) for task in load_tasks("desktop", split)]
+        for task in own:
+            del task.setup["family"]
+        assert load_tasks("desktop", str(tmp_path / f"{split}.json")) == own
 
 
 def test_an_unknown_task_names_the_nearest() -> None:

@@ -140,7 +140,7 @@ def test_it_cannot_make_itself_another_world(command: str, desk: Sandbox) -> Non
 @pytest.mark.skipif(os.geteuid() != 0, reason="who is not root has nothing to give up")
 def test_to_the_host_nothing_inside_is_root(sandbox: Sandbox, traces: Traces) -> None:
     ours = {os.stat(f"/proc/{pid}").st_uid: line for pid, line in traces.processes().items() if line[:3] != "sh "}
-    outside = {uid for uid, line in ours.items() if "inside.py" not in line}  # the kernel calls that one's files root's
+    outside = {uid for uid, line in ours.items() if "guest.inside" not in line}  # that one's files are called root's
     assert 0 not in outside and outside
 
 
@@ -165,7 +165,7 @@ def test_one_desktop_sees_nothing_of_another(start: Callable[..., Sandbox]) -> N
 
 
 def test_a_program_cannot_look_into_the_process_that_answers(desk: Sandbox) -> None:
-    pid = desk.run(["pgrep", "-f", "inside.py"]).out.split()[-1]
+    pid = desk.run(["pgrep", "-f", "guest.inside"]).out.split()[-1]
     for name in ("mem", "environ", "fd/3", "maps"):
         assert "Permission denied" in desk.run(["cat", f"/proc/{pid}/{name}"]).err
     attach = f"libc = ctypes.CDLL(None, use_errno=True); print(libc.ptrace(16, {pid}, 0, 0), ctypes.get_errno())"

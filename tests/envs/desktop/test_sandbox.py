@@ -21,8 +21,8 @@ from traces import SIZE, Traces, groups, settle, wait_until, window
 
 from arpo import doctor
 from arpo.config import EnvConfig
+from arpo.envs import memory
 from arpo.envs.base import BACKENDS
-from arpo.envs.desktop import memory
 from arpo.envs.desktop import sandbox as module
 from arpo.envs.desktop.keys import keysyms, typed
 from arpo.envs.desktop.sandbox import APPLICATIONS, MOST_PROCESSES, PROGRAMS, Sandbox, missing
@@ -309,7 +309,7 @@ def test_a_stopped_x_server_is_machinery(sandbox: Sandbox) -> None:
         sandbox.ask("pointer", within_s=0.5)
 
 
-@pytest.mark.parametrize("how", ["-9 -f inside.py", "-9 ."])
+@pytest.mark.parametrize("how", ["-9 -f guest.inside", "-9 ."])
 def test_a_dead_resident_process_is_machinery(sandbox: Sandbox, how: str) -> None:
     with pytest.raises(EnvError, match=r"ended|gone"):
         sandbox.run(f"pkill {how}")
@@ -323,7 +323,7 @@ def test_a_stopped_resident_process_is_machinery_whatever_it_is_sent(
 ) -> None:
     monkeypatch.setattr(module, "CALL_S", 1.0)
     sandbox = start()
-    lose(sandbox, "pkill -STOP -f inside.py")
+    lose(sandbox, "pkill -STOP -f guest.inside")
     with pytest.raises(EnvError, match="gone"):
         sandbox.write("more-than-a-socket-holds", bytes(8 << 20))
 
@@ -516,7 +516,6 @@ AS_ANOTHER = """
 import os, sys
 from arpo.errors import ConfigError
 from arpo.envs.desktop import sandbox as module
-module.resources.files("arpo.envs.desktop").joinpath("inside.py").read_text()  # all is imported as who we are
 if os.geteuid() == 0:
     os.setgroups([]), os.setgid(54321), os.setuid(54321)
     if not os.access(module.__file__, os.R_OK):
@@ -584,7 +583,7 @@ def test_one_that_has_had_time_to_grow_counts_by_what_it_takes(
 
 MANY = """
 import sys
-from arpo.envs.desktop import memory
+from arpo.envs import memory
 from arpo.errors import NoRoom
 memory.PLACES, memory.free_mb = sys.argv[1], lambda: 3.5 * memory.DESKTOP_MB
 print("ready", flush=True)

@@ -107,10 +107,10 @@ def client(server: Server) -> Client:
     return client
 
 
-def test_every_call_of_osworlds_server_is_there() -> None:
-    get = "/screenshot /terminal /accessibility /platform /cursor_position"
-    post = """/execute /setup/execute /execute_with_verification /setup/execute_with_verification /setup/launch
-        /screen_size /window_size /desktop_path /wallpaper /list_directory /file /setup/upload /setup/open_file
+def test_every_call_that_osworlds_client_makes_is_there() -> None:
+    get = "/screenshot /terminal /accessibility"
+    post = """/execute /setup/execute /setup/execute_with_verification /setup/launch /screen_size
+        /window_size /desktop_path /wallpaper /list_directory /file /setup/upload /setup/open_file
         /setup/change_wallpaper /setup/activate_window /setup/close_window /start_recording /end_recording /run_python
         /run_bash_script"""
     assert set(CALLS) == {("GET", path) for path in get.split()} | {("POST", path) for path in post.split()}
@@ -143,7 +143,7 @@ def test_a_command_is_verified_by_a_window_or_by_another_command(client: Client)
     assert reply["verification"] == "passed" and reply["output"] == "begun\n"
     status, data = client.ask(
         "POST",
-        "/execute_with_verification",
+        "/setup/execute_with_verification",
         {"command": ["true"], "verification": {"window_exists": "None such"}, "max_wait_time": 0},
     )
     assert status == 500 and json.loads(data)["status"] == "verification_failed"
@@ -162,7 +162,7 @@ def test_scripts_of_python_and_bash(client: Client) -> None:
 
 def test_pyautogui_moves_clicks_and_types_all_of_unicode(client: Client) -> None:
     assert client.python("pyautogui.moveTo(33, 44); print(pyautogui.position().x, pyautogui.size())").startswith("33 ")
-    assert client.get("/cursor_position") == [33, 44]
+    assert client.python("print(*pyautogui.position())") == "33 44\n"
     client.post("/setup/launch", command=["xterm", "-e", "head -n 2 > /tmp/typed; touch /tmp/typed.done"])
     text = "naïve <b> 你好 €"
     client.python(f"pyautogui.click(640, 300); pyautogui.write({text!r}); pyautogui.press('enter')")
@@ -247,7 +247,6 @@ def test_the_tree_has_what_programs_tell(client: Client) -> None:
 
 
 def test_the_machine_describes_itself(client: Client) -> None:
-    assert client.get("/platform") == b"Linux"
     assert client.post("/screen_size") == {"width": 1280, "height": 720}
     assert client.post("/desktop_path") == {"desktop_path": "/home/user/Desktop"}
 
@@ -316,11 +315,11 @@ def test_a_reset_gives_a_fresh_desktop(client: Client) -> None:
 def test_a_lost_desktop_is_one_line_and_a_reset_brings_another(client: Client) -> None:
     client.shell("pkill Xvfb")
     deadline = time.monotonic() + WAIT_S
-    while client.ask("GET", "/cursor_position")[0] == 200:
+    while client.ask("GET", "/accessibility")[0] == 200:
         assert time.monotonic() < deadline
     assert client.refused("/setup/launch", command=["xterm"])[0] == 503
     client.post("/reset")
-    assert client.get("/cursor_position")
+    assert client.get("/accessibility")
 
 
 def test_bad_requests_get_one_line(client: Client) -> None:
@@ -335,7 +334,7 @@ def test_bad_requests_get_one_line(client: Client) -> None:
     assert client.ask("POST", "/execute", b"[" * 100_000, "text/plain")[0] == 400
     wrong: list[tuple[str, dict[str, Any]]] = [
         ("/run_bash_script", {"script": "true", "working_dir": 5}),
-        ("/execute_with_verification", {"command": ["true"], "verification": "x"}),
+        ("/setup/execute_with_verification", {"command": ["true"], "verification": "x"}),
         ("/setup/launch", {"command": "pkill '", "shell": True}),
     ]
     for path, body in wrong:
@@ -348,7 +347,7 @@ def test_a_page_in_a_browser_is_refused_also_under_a_name_of_its_own(client: Cli
     for headers in pages:
         assert Client(client.address, **headers).ask("GET", "/screenshot")[0] == 403
     for host in (f"localhost:{port}", "127.0.0.1", "[::1]:6000", "192.0.2.7:80"):
-        assert Client(client.address, Host=host).get("/platform") == b"Linux"
+        assert Client(client.address, Host=host).post("/screen_size")["width"] == SIZE[0]
 
 
 def test_a_desktop_that_cannot_be_made_is_one_line(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +374,7 @@ def test_with_a_token_no_request_goes_without_it() -> None:
             for method, path in (("GET", "/screenshot"), ("POST", "/execute"), ("POST", "/reset"), ("GET", "/none")):
                 assert Client(server.address, **headers).ask(method, path)[0] == 401
         for headers in ({"Authorization": "Bearer s3cret"}, {"Authorization": f"Basic {basic}"}):
-            assert Client(server.address, **headers, Host="example.org").get("/platform") == b"Linux"
+            assert Client(server.address, **headers, Host="example.org").post("/screen_size")["width"] == SIZE[0]
 
 
 def test_what_comes_without_the_token_is_not_waited_for() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from arpo.envs.desktop import setup
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.needs import refuse
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.envs.desktop.setup import finish, prepare
@@ -141,13 +141,10 @@ def test_before_scoring_failures_are_let_be_and_output_is_kept(start: Start, tmp
     last = [
         step("execute", command="false", shell=True),
         step("launch", command=["no-such-program"]),
-        step("execute", command="echo kept; echo and this >&2", shell=True, stdout="out.txt", stderr="err.txt"),
+        step("execute", command="echo kept; echo not this >&2", shell=True, stdout="out.txt"),
     ]
-    finish(sandbox, task_of(postconfig=last), tmp_path, Files())
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {
-        "out.txt": "kept\n",
-        "err.txt": "and this\n",
-    }
+    finish(sandbox, task_of(postconfig=last), tmp_path, FileSource())
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"out.txt": "kept\n"}
 
 
 @pytest.mark.desktop
@@ -169,10 +166,10 @@ def test_files_come_from_a_folder_in_either_layout_or_from_a_mirror(start: Start
             (address, "cloned"),
         ):
             download = step("download", files=[{"url": url, "path": "/home/user/deep/down/notes.txt"}])
-            prepare(sandbox, task_of(download), Files(str(where)))
+            prepare(sandbox, task_of(download), FileSource(str(where)))
             assert sandbox.read("/home/user/deep/down/notes.txt").decode() == expected
         with pytest.raises(EnvError, match="404"):
-            Files(address).read(f"{HUB}/os/none.txt")
+            FileSource(address).read(f"{HUB}/os/none.txt")
         mirror.shutdown()
 
 
@@ -202,7 +199,7 @@ def test_no_address_in_a_task_reads_a_file_outside_the_folder(url: str, tmp_path
     (folder / "link.txt").symlink_to(secret)
     (folder / "linked").symlink_to(tmp_path)
     (folder / "inside.txt").symlink_to(folder / "os" / "a.txt")
-    files, url = Files(str(folder)), url.format(secret=secret)
+    files, url = FileSource(str(folder)), url.format(secret=secret)
     assert files.why_not(url)
     with pytest.raises(EnvError):
         files.read(url)
@@ -212,7 +209,7 @@ def test_no_address_in_a_task_reads_a_file_outside_the_folder(url: str, tmp_path
 
 
 def test_a_mirror_is_not_asked_for_what_lies_above_it() -> None:
-    assert Files("https://mirror.example/files").why_not(f"{HUB}/%2e%2e/secret.txt")
+    assert FileSource("https://mirror.example/files").why_not(f"{HUB}/%2e%2e/secret.txt")
 
 
 @pytest.mark.desktop("mousepad", "gio")

@@ -9,7 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from arpo.envs.desktop import env, memory
+from arpo.envs import memory
+from arpo.envs.desktop import env
 from arpo.envs.desktop.env import DesktopEnv
 from arpo.envs.desktop.sandbox import Sandbox
 

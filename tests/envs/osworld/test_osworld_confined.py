@@ -25,10 +25,12 @@ from typing import Any
 import pytest
 
 from arpo.config import load_config
+from arpo.envs import evaluators
 from arpo.envs.base import settings_of
-from arpo.envs.desktop import delegate
 from arpo.envs.desktop.sandbox import missing
-from arpo.envs.osworld import PORTS, Client, refuse
+from arpo.envs.osworld.client import Client
+from arpo.envs.osworld.env import refuse
+from arpo.envs.osworld.machine import PORTS
 from arpo.errors import EnvError, TaskError
 from arpo.types import Task
 
@@ -135,7 +137,7 @@ def test_a_metric_that_hangs_on_the_agents_file_is_no_score(
         tar.addfile(pipe)
     file = {"type": "vm_file", "path": str(tmp_path / "a.tar"), "dest": "a.tar"}
     evaluator = {"func": "compare_archive", "result": file, "expected": {**file, "dest": "gold.tar"}}
-    monkeypatch.setattr(delegate, "METRIC_S", 5.0)
+    monkeypatch.setattr(evaluators, "METRIC_S", 5.0)
     with pytest.raises(EnvError, match="compare_archive failed: it did not answer within 5 s"):
         scored(client, machine, replace(TASK, evaluator=evaluator))
 
@@ -197,6 +199,6 @@ def test_it_may_ask_back_for_nothing_but_a_metric(client: Client) -> None:
 
 
 def test_pickled_values_reach_metrics_as_they_are() -> None:
-    metrics = delegate.client(str(CLIENT))
+    metrics = evaluators.evaluators(str(CLIENT))
     pickled = base64.b64encode(pickle.dumps((({"a": (1, 2)}, {"expected": {"a": (1, 2)}}), {}))).decode()
     assert metrics.score({"metric": "exact_match", "pickled": pickled, "files": {}}) == 1.0

@@ -21,10 +21,13 @@ from standin import IMAGE, NOTES
 from arpo import doctor
 from arpo.agent.actions import Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.config import EnvConfig
-from arpo.envs import osworld
+from arpo.envs import memory
 from arpo.envs.base import BACKENDS
-from arpo.envs.desktop import memory
-from arpo.envs.osworld import PORTS, Client, Container, Docker, OsworldEnv, source
+from arpo.envs.osworld import machine
+from arpo.envs.osworld.client import Client
+from arpo.envs.osworld.env import OsworldEnv
+from arpo.envs.osworld.machine import PORTS, Container, Docker
+from arpo.envs.osworld.source import source
 from arpo.errors import ActionError, ConfigError, EnvError, NoRoom, TaskError
 from arpo.types import Task
 
@@ -195,7 +198,7 @@ def test_a_spare_is_kept_only_where_there_is_room(env: OsworldEnv, monkeypatch: 
 
 
 def test_a_machine_that_does_not_come_up_says_so(engine: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(osworld, "_free_ports", lambda n: [99999] * n)  # there is no such port: it ends
+    monkeypatch.setattr(machine, "_free_ports", lambda n: [99999] * n)  # there is no such port: it ends
     container = Container(STANDIN)
     try:
         with pytest.raises(EnvError, match=r"ended while it was starting|did not come up"):
@@ -207,7 +210,7 @@ def test_a_machine_that_does_not_come_up_says_so(engine: None, monkeypatch: pyte
 
 def test_no_machine_outlives_a_killed_process(engine: None) -> None:
     program = (
-        "import sys; from arpo.envs.osworld import Container, Docker\n"
+        "import sys; from arpo.envs.osworld.machine import Container, Docker\n"
         f"one = Container({STANDIN!r}); one.wait(); print('up', flush=True)\n"
         "sys.stdin.read()"
     )
@@ -224,10 +227,10 @@ def test_no_machine_outlives_a_killed_process(engine: None) -> None:
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.3])
 def test_nor_one_that_is_killed_while_it_makes_it(engine: None, after_s: float) -> None:
     program = (
-        "from arpo.envs import osworld\n"
-        "real = osworld._docker\n"
-        "osworld._docker = lambda *words, **more: (print('now', flush=True), real(*words, **more))[1]\n"
-        f"osworld.Container(osworld.{STANDIN!r})\n"
+        "from arpo.envs.osworld import machine\n"
+        "real = machine._docker\n"
+        "machine._docker = lambda *words, **more: (print('now', flush=True), real(*words, **more))[1]\n"
+        f"machine.Container(machine.{STANDIN!r})\n"
     )
     process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE)
     assert process.stdout is not None
@@ -255,22 +258,22 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 def test_an_engine_that_hangs_is_not_waited_for_without_end(
     fake: Callable[[str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(osworld, "DOCKER_S", 0.5)
+    monkeypatch.setattr(machine, "DOCKER_S", 0.5)
     fake("[ $1 = run ] || exec sleep 600")
-    machine = Container(STANDIN)
+    container = Container(STANDIN)
     try:
-        machine.close()
-        assert machine._watch.poll() is None, "it tries on"
+        container.close()
+        assert container._watch.poll() is None, "it tries on"
         with pytest.raises(EnvError, match=r"^docker info did not answer within 0\.5 s"):
             STANDIN.missing()
     finally:
-        os.killpg(machine._watch.pid, signal.SIGKILL)
-        machine._watch.wait()
+        os.killpg(container._watch.pid, signal.SIGKILL)
+        container._watch.wait()
 
 
 def test_a_machine_that_comes_long_after_its_owners_end_is_removed(fake: Callable[[str], None], tmp_path: Path) -> None:
     fake(f'echo >>{tmp_path}/tries; [ $(wc -l <{tmp_path}/tries) -lt 15 ] || echo "$3"')
-    subprocess.run(["sh", "-c", osworld.REMOVE, "one"], stdin=subprocess.DEVNULL, check=True)
+    subprocess.run(["sh", "-c", machine.REMOVE, "one"], stdin=subprocess.DEVNULL, check=True)
     assert (tmp_path / "tries").read_text() == "\n" * 15
 
 

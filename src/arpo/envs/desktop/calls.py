@@ -11,7 +11,6 @@ import time
 import urllib.parse
 from collections.abc import Callable
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,12 @@ from PIL import Image
 from arpo.envs.desktop import setup
 from arpo.envs.desktop.checks import getters
 from arpo.envs.desktop.checks.getters import HOME
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Ran, Sandbox
 from arpo.envs.desktop.setup import COMMAND_S
+from arpo.envs.desktop.shims import guest
 
-TREE = resources.files(__package__).joinpath("accessibility.py").read_text()  # it runs inside
+TREE = guest("accessibility.py")  # it runs inside
 VIDEO = "/tmp/recording.mp4"
 FRAMES_A_SECOND = 10
 
@@ -32,13 +32,13 @@ FRAMES_A_SECOND = 10
 class Refused(Exception):
     """What the client asked for cannot be had: an HTTP status and a line."""
 
-    def __init__(self, status: int, line: str) -> None:
-        super().__init__(line)
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
         self.status = status
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """What a call brings: JSON, or the fields of a form."""
 
     fields: dict[str, Any]
@@ -69,21 +69,21 @@ class Request:
 
 
 @dataclass(frozen=True, slots=True)
-class Reply:
+class HttpReply:
     data: bytes
     kind: str = "application/json"
     status: int = 200
 
 
-Call = Callable[[Sandbox, Request], Reply]
+Call = Callable[[Sandbox, HttpRequest], HttpReply]
 
 
-def answer(value: Any, status: int = 200) -> Reply:
-    return Reply(json.dumps(value).encode(), status=status)
+def answer(value: Any, status: int = 200) -> HttpReply:
+    return HttpReply(json.dumps(value).encode(), status=status)
 
 
-def _text(line: str) -> Reply:
-    return Reply(line.encode(), "text/plain; charset=utf-8")
+def _text(message: str) -> HttpReply:
+    return HttpReply(message.encode(), "text/plain; charset=utf-8")
 
 
 def _at_home(path: str) -> str:
@@ -93,7 +93,7 @@ def _at_home(path: str) -> str:
 # Commands.
 
 
-def execute(sandbox: Sandbox, request: Request) -> Reply:
+def execute(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     return answer(_ran(sandbox.run(request.command(), COMMAND_S)))
 
 
@@ -103,16 +103,16 @@ def _ran(ran: Ran) -> dict[str, Any]:
     return {"status": "success", "output": ran.out, "error": ran.err, "returncode": ran.status}
 
 
-def execute_with_verification(sandbox: Sandbox, request: Request) -> Reply:
+def execute_with_verification(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     wanted = request.fields.get("verification") or {}
     limit_s, pause_s = request.number("max_wait_time", 10.0), request.number("check_interval", 1.0)
-    found = _ran(sandbox.run(request.command(), COMMAND_S))
+    result = _ran(sandbox.run(request.command(), COMMAND_S))
     began = time.monotonic()
     while not _verified(sandbox, wanted):
         if time.monotonic() - began > limit_s:
-            return answer({**found, "status": "verification_failed", "wait_time": limit_s}, 500)
+            return answer({**result, "status": "verification_failed", "wait_time": limit_s}, 500)
         time.sleep(pause_s)
-    return answer({**found, "verification": "passed", "wait_time": time.monotonic() - began})
+    return answer({**result, "verification": "passed", "wait_time": time.monotonic() - began})
 
 
 def _verified(sandbox: Sandbox, wanted: dict[str, Any]) -> bool:
@@ -121,13 +121,13 @@ def _verified(sandbox: Sandbox, wanted: dict[str, Any]) -> bool:
     return seen and (not command or sandbox.run(command, COMMAND_S).status == 0)
 
 
-def launch(sandbox: Sandbox, request: Request) -> Reply:
+def launch(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     command = request.command()
     setup.launch(_place(sandbox), command, shell=isinstance(command, str))
     return _text(f"{command if isinstance(command, str) else shlex.join(command)} launched successfully")
 
 
-def run_python(sandbox: Sandbox, request: Request) -> Reply:
+def run_python(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     ran = _script(sandbox, "python", request.text("code"), COMMAND_S, None)
     said = {"output": ran.out, "error": ran.err, "returncode": ran.status}
     if ran.status:
@@ -135,12 +135,12 @@ def run_python(sandbox: Sandbox, request: Request) -> Reply:
     return answer({"status": "success", "message": "the code was run", **said})
 
 
-def run_bash_script(sandbox: Sandbox, request: Request) -> Reply:
+def run_bash_script(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     limit_s, folder = request.number("timeout", 30.0), request.fields.get("working_dir")
     ran = _script(sandbox, "bash", request.text("script"), limit_s, _at_home(folder) if folder else None)
     if ran.late:
-        line = f"the script took more than {limit_s:g} s and was ended"
-        return answer({"status": "error", "output": ran.out, "error": line, "returncode": -1})
+        late = f"the script took more than {limit_s:g} s and was ended"
+        return answer({"status": "error", "output": ran.out, "error": late, "returncode": -1})
     status = "error" if ran.status else "success"
     return answer({"status": status, "output": ran.out + ran.err, "error": "", "returncode": ran.status})
 
@@ -157,24 +157,24 @@ def _script(sandbox: Sandbox, program: str, text: str, limit_s: float, folder: s
 # Looking.
 
 
-def screenshot(sandbox: Sandbox, request: Request) -> Reply:
+def screenshot(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     data = io.BytesIO()
     Image.fromarray(sandbox.screenshot()).save(data, "PNG", compress_level=1)
-    return Reply(data.getvalue(), "image/png")
+    return HttpReply(data.getvalue(), "image/png")
 
 
-def accessibility(sandbox: Sandbox, request: Request) -> Reply:
+def accessibility(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     return answer({"AT": _tree(sandbox, "tree")})
 
 
-def terminal(sandbox: Sandbox, request: Request) -> Reply:
+def terminal(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     """What the terminal in front tells, or else what an xterm shows; null where there is none."""
     shown = _tree(sandbox, "terminal") or getters.vm_terminal_output(_machine(sandbox))
     return answer({"output": shown, "status": "success"})
 
 
 def _machine(sandbox: Sandbox) -> getters.Machine:
-    return getters.Machine(sandbox, Path(), Files(), "")
+    return getters.Machine(sandbox, Path(), FileSource(), "")
 
 
 def _tree(sandbox: Sandbox, what: str) -> str:
@@ -184,7 +184,7 @@ def _tree(sandbox: Sandbox, what: str) -> str:
     return ran.out
 
 
-def window_size(sandbox: Sandbox, request: Request) -> Reply:
+def window_size(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     name = request.text("app_class_name")
     size = getters.vm_window_size(_machine(sandbox), name)
     if size is None:
@@ -195,7 +195,7 @@ def window_size(sandbox: Sandbox, request: Request) -> Reply:
 # Files.
 
 
-def list_directory(sandbox: Sandbox, request: Request) -> Reply:
+def list_directory(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     path = request.path("path")
     tree = getters.list_directory(_machine(sandbox), path)
     if tree is None:
@@ -203,8 +203,8 @@ def list_directory(sandbox: Sandbox, request: Request) -> Reply:
     return answer({"directory_tree": tree})
 
 
-def file(sandbox: Sandbox, request: Request) -> Reply:
-    return Reply(_read(sandbox, request.path("file_path")), "application/octet-stream")
+def file(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
+    return HttpReply(_read(sandbox, request.path("file_path")), "application/octet-stream")
 
 
 def _read(sandbox: Sandbox, path: str) -> bytes:
@@ -214,7 +214,7 @@ def _read(sandbox: Sandbox, path: str) -> bytes:
         raise Refused(404, f"{path}: cannot be read ({error})") from error
 
 
-def upload(sandbox: Sandbox, request: Request) -> Reply:
+def upload(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     data = request.fields.get("file_data")
     if not isinstance(data, bytes):
         raise Refused(400, "file_data: is missing")
@@ -222,12 +222,12 @@ def upload(sandbox: Sandbox, request: Request) -> Reply:
     return _text("File Uploaded")
 
 
-def wallpaper(sandbox: Sandbox, request: Request) -> Reply:
+def wallpaper(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     uri = sandbox.run(["gsettings", "get", *BACKGROUND]).out.strip().strip("'")
-    return Reply(_read(sandbox, urllib.parse.unquote(uri.removeprefix("file://")) or "wallpaper"), "image/png")
+    return HttpReply(_read(sandbox, urllib.parse.unquote(uri.removeprefix("file://")) or "wallpaper"), "image/png")
 
 
-def change_wallpaper(sandbox: Sandbox, request: Request) -> Reply:
+def change_wallpaper(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     path = request.path("path")
     _read(sandbox, path)
     sandbox.run(["gsettings", "set", *BACKGROUND, f"file://{urllib.parse.quote(path)}"])
@@ -240,13 +240,13 @@ BACKGROUND = ("org.gnome.desktop.background", "picture-uri")
 # Windows. A step that fails is told to the client as a bad request.
 
 
-def open_file(sandbox: Sandbox, request: Request) -> Reply:
+def open_file(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     setup.open_file(_place(sandbox), request.path("path"))
     return _text("File opened successfully")
 
 
 def _to_window(step: Callable[[setup.Place, str, bool, bool], None], said: str) -> Call:
-    def call(sandbox: Sandbox, request: Request) -> Reply:
+    def call(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
         how = (bool(request.fields.get(name)) for name in ("strict", "by_class"))
         step(_place(sandbox), request.text("window_name"), *how)
         return _text(said)
@@ -255,13 +255,13 @@ def _to_window(step: Callable[[setup.Place, str, bool, bool], None], said: str) 
 
 
 def _place(sandbox: Sandbox) -> setup.Place:
-    return setup.Place(sandbox, Files())
+    return setup.Place(sandbox, FileSource())
 
 
 # Video.
 
 
-def start_recording(sandbox: Sandbox, request: Request) -> Reply:
+def start_recording(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     if sandbox.run(["which", "ffmpeg"]).status:
         raise Refused(500, "recording needs ffmpeg: apt-get install ffmpeg")
     if sandbox.run(["pgrep", "-x", "ffmpeg"]).status == 0:
@@ -272,21 +272,18 @@ def start_recording(sandbox: Sandbox, request: Request) -> Reply:
     return answer({"status": "success", "message": "recording"})
 
 
-def end_recording(sandbox: Sandbox, request: Request) -> Reply:
+def end_recording(sandbox: Sandbox, request: HttpRequest) -> HttpReply:
     if sandbox.run("pkill -INT -x ffmpeg && while pgrep -x ffmpeg >/dev/null; do sleep 0.05; done").status:
         raise Refused(400, "no recording is going on")
-    return Reply(_read(sandbox, VIDEO), "video/mp4")
+    return HttpReply(_read(sandbox, VIDEO), "video/mp4")
 
 
 CALLS: dict[tuple[str, str], Call] = {
     ("GET", "/screenshot"): screenshot,
     ("GET", "/terminal"): terminal,
     ("GET", "/accessibility"): accessibility,
-    ("GET", "/platform"): lambda sandbox, request: _text("Linux"),
-    ("GET", "/cursor_position"): lambda sandbox, request: answer(sandbox.ask("pointer")),
     ("POST", "/execute"): execute,
     ("POST", "/setup/execute"): execute,
-    ("POST", "/execute_with_verification"): execute_with_verification,
     ("POST", "/setup/execute_with_verification"): execute_with_verification,
     ("POST", "/setup/launch"): launch,
     ("POST", "/screen_size"): lambda sandbox, request: answer(getters.vm_screen_size(_machine(sandbox))),

@@ -1,82 +1,72 @@
-"""The desktop's own tasks: files in OSWorld's form, in the folder `tasks`.
+"""The desktop's own tasks, as their families have them (families/); each family also holds its tasks' expert.
 
-    tasks/train.json                               {"editor": ["editor-write-000", …], …}
-    tasks/heldout.json                             the last instances of most families
-    tasks/examples/editor/editor-write-000.json    one task
+    task_list("train")              {"editor": ["editor-write-000", …], …}; "heldout": the last ones of most families
+    get_task("editor-write-000")
 
-`python -m arpo.envs.desktop.catalog` writes them anew after a change of the families (families/), which also hold each
-task's expert. OSWorld's own tasks are used by the path of a list (`tasks.source=OSWorld/…/test_all.json`).
+`python -m arpo.envs.desktop.catalog FOLDER` writes them as files in OSWorld's form, for use elsewhere:
+
+    FOLDER/train.json  FOLDER/heldout.json  FOLDER/examples/editor/editor-write-000.json
+
+OSWorld's own tasks are used by the path of a list (`tasks.source=OSWorld/…/test_all.json`).
 """
 
 import difflib
 import json
-import shutil
+import sys
 from dataclasses import replace
-from functools import cache
 from pathlib import Path
 
-from arpo.envs.desktop.families import FAMILIES
+from arpo.envs.desktop.families import FAMILIES, INSTANCES
+from arpo.envs.task_format import from_osworld
 from arpo.errors import TaskError
-from arpo.tasks.osworld import from_osworld
 from arpo.types import Json, Task
 
 SPLITS = ("train", "heldout")
-TASKS = Path(__file__).parent / "tasks"
 
 
 def task_list(split: str) -> dict[str, list[str]]:
     """The ids of a split by domain."""
     if split not in SPLITS:
         raise TaskError(f"unknown split {split!r}: desktop has {', '.join(SPLITS)}")
-    tasks: dict[str, list[str]] = json.loads((TASKS / f"{split}.json").read_text(encoding="utf-8"))
-    return tasks
+    ids: dict[str, list[str]] = {}
+    for task_id, (family, _) in INSTANCES.items():
+        if _split(task_id) == split:
+            ids.setdefault(family.domain, []).append(task_id)
+    return ids
 
 
 def get_task(task_id: str) -> Task:
     """The task of that id, or a TaskError that names the nearest ones."""
-    places = _places()
-    if task_id not in places:
-        near = difflib.get_close_matches(task_id, places, n=3)
+    if task_id not in INSTANCES:
+        near = difflib.get_close_matches(task_id, INSTANCES, n=3)
         hint = f"did you mean {', '.join(near)}?" if near else "`arpo envs list --json` has all ids"
         raise TaskError(f"unknown desktop task {task_id!r}: {hint}")
-    split, domain = places[task_id]
-    data = json.loads((TASKS / "examples" / domain / f"{task_id}.json").read_text(encoding="utf-8"))
-    task = from_osworld(data, domain, "desktop")
-    return replace(task, split=split, setup={**task.setup, "family": task_id.rpartition("-")[0]})
+    family, _ = INSTANCES[task_id]
+    task = from_osworld(task_file(task_id), family.domain, "desktop")
+    return replace(task, split=_split(task_id), setup={**task.setup, "family": family.name})
 
 
-@cache
-def _places() -> dict[str, tuple[str, str]]:
-    """Split and domain of every task."""
-    return {
-        task_id: (split, domain)
-        for split in SPLITS
-        for domain, task_ids in task_list(split).items()
-        for task_id in task_ids
-    }
+def task_file(task_id: str) -> Json:
+    """The task as a file of OSWorld's has it."""
+    family, params = INSTANCES[task_id]
+    content = {"id": task_id, "snapshot": family.apps[0], **family.task(params), "related_apps": list(family.apps)}
+    file: Json = json.loads(json.dumps(content))  # plain JSON, whatever a family made it of: a tuple is a list
+    return file
 
 
-def build() -> dict[str, Json]:
-    """All files of the folder `tasks`, by their names, as they follow from the families."""
-    lists: dict[str, dict[str, list[str]]] = {split: {} for split in SPLITS}
-    files: dict[str, Json] = {f"{split}.json": tasks for split, tasks in lists.items()}
-    for family in FAMILIES.values():
-        for number, params in enumerate(family.instances):
-            task_id = f"{family.name}-{number:03d}"
-            split = "train" if number < len(family.instances) - family.held_out else "heldout"
-            lists[split].setdefault(family.domain, []).append(task_id)
-            file = {"id": task_id, "snapshot": family.apps[0], **family.task(params), "related_apps": list(family.apps)}
-            files[f"examples/{family.domain}/{task_id}.json"] = file
-    return files
+def write_files(folder: Path) -> None:
+    files = {f"{split}.json": task_list(split) for split in SPLITS}
+    files |= {f"examples/{INSTANCES[task_id][0].domain}/{task_id}.json": task_file(task_id) for task_id in INSTANCES}
+    for name, content in files.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def write_files() -> None:
-    shutil.rmtree(TASKS, ignore_errors=True)
-    for name, content in build().items():
-        path = TASKS / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+def _split(task_id: str) -> str:
+    name, _, number = task_id.rpartition("-")
+    family = FAMILIES[name]
+    return "train" if int(number) < len(family.instances) - family.held_out else "heldout"
 
 
 if __name__ == "__main__":
-    write_files()
+    write_files(Path(sys.argv[1]))

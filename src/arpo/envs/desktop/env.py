@@ -18,14 +18,14 @@ from pathlib import Path
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.desktop.checks import score
-from arpo.envs.desktop.delegate import client
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.home import template
 from arpo.envs.desktop.keys import keysyms, typed
-from arpo.envs.desktop.memory import DESKTOP_MB, free_mb, reserved
 from arpo.envs.desktop.needs import refuse, refuse_size
 from arpo.envs.desktop.sandbox import CALL_S, Sandbox, missing
 from arpo.envs.desktop.setup import prepare
+from arpo.envs.evaluators import evaluators
+from arpo.envs.memory import DESKTOP_MB, free_mb, reserved
 from arpo.errors import ActionError, ConfigError, EnvError
 from arpo.images import Pixels, observe
 from arpo.types import Observation, Task
@@ -43,7 +43,7 @@ NOTCHES = 5  # of the wheel, for one gesture
 class Ready:
     """A desktop that comes up by itself: bare, or set up for a task and settled."""
 
-    def __init__(self, size: tuple[int, int], home: Path, task: Task | None, files: Files) -> None:
+    def __init__(self, size: tuple[int, int], home: Path, task: Task | None, files: FileSource) -> None:
         self.task = task
         self.sandbox = Sandbox(size, home)
         self._files = files
@@ -74,7 +74,7 @@ class Ready:
 
 
 class DesktopEnv:
-    """See the module. `files`: where the files of OSWorld's tasks are (files.py); `osworld_python`: see delegate.py."""
+    """See the module. `files`: where the files of tasks are (files.py); `osworld_python`: see ../evaluators.py."""
 
     def __init__(
         self, size: tuple[int, int] = (1280, 720), files: str | None = None, osworld_python: str | None = None
@@ -86,8 +86,8 @@ class DesktopEnv:
         self.ended = True
         self.settle_s = 0.0  # what the last settling took
         self._settings = {"files": files, "osworld_python": osworld_python}
-        self._files = Files(files)
-        self._osworld = client(osworld_python) if osworld_python else None
+        self._files = FileSource(files)
+        self._osworld = evaluators(osworld_python) if osworld_python else None
         self._task: Task | None = None
         self._last: Action | None = None
         self._current: Ready | None = None

@@ -8,7 +8,7 @@ from arpo.errors import ConfigError
 from arpo.types import Task
 
 
-class Expert:
+class DesktopExpert:
     """Acts through public actions and looks at windows and files; says Fail where the task cannot be done."""
 
     def __init__(self, task: Task) -> None:

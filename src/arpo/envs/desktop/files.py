@@ -1,6 +1,6 @@
 """Where the files come from that OSWorld's tasks download: a folder, or a mirror of their hub.
 
-    Files("osworld-files").read("https://huggingface.co/…/resolve/main/vlc/1a2b/cat.mp4")
+    FileSource("osworld-files").read("https://huggingface.co/…/resolve/main/vlc/1a2b/cat.mp4")
 
 A folder holds what `git clone` of the hub's repository gives (vlc/1a2b/cat.mp4), or what `wget -x` does, with the
 host's name in front. A mirror (http:// or https://) is asked for the same path. Nothing is ever fetched from the
@@ -22,7 +22,7 @@ REVISION = "/resolve/main/"  # what follows it is the path in the hub's reposito
 
 
 @dataclass(frozen=True, slots=True)
-class Files:
+class FileSource:
     """`where`: a folder or a mirror's address; None: there are none."""
 
     where: str | None = None
@@ -65,9 +65,9 @@ class Files:
         assert self.where is not None
         folder = os.path.realpath(os.path.expanduser(self.where))
         for path in _paths(url):
-            found = os.path.realpath(os.path.join(folder, path.lstrip("/")))
-            if Path(found).is_relative_to(folder) and os.path.isfile(found):
-                return Path(found)
+            place = os.path.realpath(os.path.join(folder, path.lstrip("/")))
+            if Path(place).is_relative_to(folder) and os.path.isfile(place):
+                return Path(place)
         return None
 
 
@@ -80,5 +80,5 @@ def _paths(url: str) -> list[str]:
     path = urllib.parse.unquote(parts.path)
     if ".." in path.split("/") or "\0" in path:
         return []
-    _, found, inside = path.partition(REVISION)
-    return [inside if found else path.lstrip("/"), f"{parts.netloc}{path}"]
+    _, marker, inside = path.partition(REVISION)
+    return [inside if marker else path.lstrip("/"), f"{parts.netloc}{path}"]

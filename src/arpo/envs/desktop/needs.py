@@ -1,6 +1,6 @@
-"""What a task needs of the desktop, seen before it is played: what cannot be set up or scored is refused by name.
+"""What a task needs of the desktop, checked before it is played: what cannot be set up or scored is refused by name.
 
-A misspelt word is found here too: at play it would be machinery in every episode, or a checker that always holds.
+Misspelt words are refused here, too: later they would be an error in every episode, or a checker that always holds.
 
 refuse(task, {"files": "osworld-files", "osworld_python": "osworld/bin/python"})      TaskError, or nothing
 """
@@ -9,13 +9,13 @@ import inspect
 from collections.abc import Iterator
 from typing import Any
 
-from arpo.envs.desktop.checks import GETTERS, METRICS, asked_for, listed, missing_checks, refuse_broken_checks
+from arpo.envs.desktop.checks import GETTERS, METRICS, missing_checks, refuse_broken_checks
 from arpo.envs.desktop.checks.getters import NEEDED, not_installed
-from arpo.envs.desktop.delegate import client
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.setup import STEPS, unknown_steps, words_of
+from arpo.envs.evaluators import evaluators
+from arpo.envs.task_format import asked_for, did_you_mean, listed, refuse_malformed
 from arpo.errors import ConfigError, TaskError
-from arpo.tasks.osworld import did_you_mean, refuse_malformed
 from arpo.types import Task
 
 SMALLEST, LARGEST = 200, 8192  # sides of the screen
@@ -40,9 +40,9 @@ def refuse(task: Task, settings: dict[str, Any]) -> None:
             if not isinstance(file, dict) or file.keys() != {"url", "path"}:
                 raise TaskError(f"{task.id}: the setup step download: {file!r:.80} must have url and path")
     for url in _urls(task):
-        if why := Files(files).why_not(url):
+        if why := FileSource(files).why_not(url):
             raise TaskError(f"{task.id}: needs the file {url}, but {why}")
-    osworld = client(osworld_python) if osworld_python else None
+    osworld = evaluators(osworld_python) if osworld_python else None
     if lacking := missing_checks(task, osworld):
         known = {*METRICS, *GETTERS} | (osworld.known("metrics") | osworld.known("getters") if osworld else set())
         hint = did_you_mean(lacking, known)

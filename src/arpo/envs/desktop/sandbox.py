@@ -27,15 +27,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
-from importlib import resources
 from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 
+from arpo.envs.bubblewrap import GRACE_S, SUPERVISE, held, nobody, refuse_no_sandbox, system
 from arpo.envs.desktop import shims
-from arpo.envs.desktop.memory import new_group, remove
+from arpo.envs.memory import new_group, remove
 from arpo.errors import ConfigError, EnvError
 from arpo.images import Pixels
 
@@ -45,41 +45,16 @@ APPLICATIONS = {
     "chromium": "chromium", "vlc": "vlc", "localc": "libreoffice-calc", "lowriter": "libreoffice-writer",
     "loimpress": "libreoffice-impress", "wmctrl": "wmctrl", "jq": "jq", "socat": "socat", "sar": "sysstat",
 }  # fmt: skip
-START_S, CALL_S, GRACE_S = 20.0, 30.0, 10.0  # limits; a start takes an eighth of a second
+START_S, CALL_S = 20.0, 30.0  # limits; a start takes an eighth of a second
 MOST_PROCESSES = 512  # of one desktop, threads included
 SIZES_MB = {"/home/user": 256, "/tmp": 256, "/dev/shm": 64, "/run": 32}  # what it may write, in memory
 MEMORY_MB = 2048  # what it may take, these files among it, where control groups can be made
 SCREEN_HEADER = 1 << 14  # at most, before the pixels
 NO_FILE = -1
 LOST = {"error": "the desktop has ended", "fatal": True}
-# What is started is a shell that stays outside. When its input closes, since this object or this process has ended, it
-# kills bubblewrap's child, the first process of the namespace, which is gone only after all others there are.
-# bubblewrap itself is not killed: in its first moments that would leave its child waiting for ever.
-SUPERVISE = """
-gone() { until [ -z "$0" ] || rmdir "$0" || [ ! -d "$0" ]; do sleep 0.01; done; }
-exec 3<&0
-( { [ -z "$0" ] || echo 0 >"$0/cgroup.procs"; } && exec "$@" 3<&- ) &
-sandbox=$!
-exec 2>/dev/null
-( read line
-  while kill -0 $sandbox; do
-    children=
-    read children <"/proc/$sandbox/task/$sandbox/children"
-    [ -z "$children" ] || kill -9 $children
-    sleep 0.01
-  done
-  gone ) <&3 &
-exec 3<&-
-wait $sandbox
-status=$?
-kill $!
-gone
-exit $status
-"""
-PROGRAM = "/arpo/inside.py"
-INSIDE = ("/usr/bin/python3", "-I", PROGRAM)
-FORBIDDEN = ("No permissions to creat", "uid map", "Creating new namespace", "max_user_namespaces", "mount proc")
-ALLOW = "allow them: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
+RESIDENT = ("__init__.py", "inside.py", "screen.py", "programs.py")  # of the folder `guest`: its first process
+START = "import sys; sys.path.insert(0, '/arpo'); from guest.inside import main; main()"
+INSIDE = ("/usr/bin/python3", "-I", "-c", START)
 
 # Of /etc only what programs need to run: nothing that is the host's own.
 ETC = (
@@ -122,7 +97,7 @@ SURROUNDINGS = {
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """What a command came to. `late`: it was killed, since it took too long."""
+    """The result of a command. `late`: it was killed, since it took too long."""
 
     status: int
     out: str
@@ -151,8 +126,7 @@ class Sandbox:
             theirs.enter_context(connection)
             self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CALL_S), 0))
             self._pixels = ours.enter_context(_memory(4 * size[0] * size[1] + SCREEN_HEADER))
-            program = resources.files(__package__).joinpath("inside.py").read_text()
-            texts = {**FILES, **shims.files(), PROGRAM: program}
+            texts = {**FILES, **shims.files(), **{f"/arpo/guest/{name}": shims.guest(name) for name in RESIDENT}}
             files = {name: theirs.enter_context(held(text)) for name, text in texts.items()}
             home = theirs.enter_context(template.open("rb")).fileno() if template else NO_FILE
             numbers = (connection.fileno(), self._pixels, home, *size, MOST_PROCESSES)
@@ -226,16 +200,16 @@ class Sandbox:
             raise EnvError(f"a desktop does not end (process {self._process.pid})") from None
 
     def ask(self, what: str, within_s: float = CALL_S, **arguments: Any) -> Any:
-        """One request to inside.py. ValueError where it was refused; EnvError where the desktop is lost."""
+        """One request to guest/inside.py. ValueError where it was refused; EnvError where the desktop is lost."""
         self.wait()
         number, future = next(self._numbers), Future[Any]()
         self._pending[number] = future
         if self._lost:
             future.set_result(LOST)
-        line = json.dumps({"id": number, "do": what, "with": arguments}).encode() + b"\n"
+        request = json.dumps({"id": number, "do": what, "with": arguments}).encode() + b"\n"
         try:
             with self._sending:
-                self._connection.sendall(line)
+                self._connection.sendall(request)
             reply = future.result(within_s)
         except NoAnswer:
             raise EnvError(f"{what}: the desktop did not answer within {within_s:g} s") from None
@@ -288,8 +262,8 @@ class Sandbox:
         """Answers go to who waits for them; at the end, all that is still waited for is lost."""
         with contextlib.suppress(OSError, ValueError):
             passed: list[int] = []  # files that came with replies, in their order
-            for line in self._lines(passed):
-                reply = json.loads(line)
+            for text in self._lines(passed):
+                reply = json.loads(text)
                 fd = passed.pop(0) if reply.get("passed") else None
                 if (future := self._pending.get(reply["id"])) is not None:
                     future.set_result({**reply, "fd": fd})
@@ -328,30 +302,6 @@ def missing(programs: Mapping[str, str] = PROGRAMS) -> str:
     return f"apt-get install -y --no-install-recommends {' '.join(sorted(lacking))}" if lacking else ""
 
 
-def refuse_no_sandbox(said: str) -> None:
-    """ConfigError where bubblewrap's last words are that none can be made here."""
-    if any(word in said for word in FORBIDDEN):
-        raise ConfigError(f"the kernel lets this user make no namespaces ({said}); {ALLOW}")
-    if "Unknown option" in said:
-        raise ConfigError(f"bubblewrap is too old ({said}): 0.8 or newer is needed")
-
-
-def nobody() -> list[str]:
-    """Root does not go into the sandbox: to the host, what runs there is nobody."""
-    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"] if os.geteuid() == 0 else []
-
-
-def system() -> list[tuple[str, ...]]:
-    """For bubblewrap: the system's programs, read-only."""
-    links = [
-        ("--symlink", os.readlink(f"/{name}"), f"/{name}")
-        if Path(f"/{name}").is_symlink()
-        else ("--ro-bind-try",) + (f"/{name}",) * 2
-        for name in ("bin", "sbin", "lib", "lib64")
-    ]
-    return [("--ro-bind", "/usr", "/usr"), *links]
-
-
 def _bwrap(files: dict[str, int]) -> list[str]:
     binds = [("--ro-bind-try", f"/etc/{name}", f"/etc/{name}") for name in ETC]
     parts: list[tuple[str, ...]] = [
@@ -370,18 +320,6 @@ def _bwrap(files: dict[str, int]) -> list[str]:
         ("--remount-ro", "/", "--remount-ro", "/dev"),  # these folders themselves have no size that could be limited
     ]
     return [word for part in parts for word in part]
-
-
-@contextlib.contextmanager
-def held(text: str) -> Iterator[int]:
-    """A file in memory, at its beginning, that a child can read."""
-    fd = os.memfd_create("arpo")
-    try:
-        os.write(fd, text.encode())
-        os.lseek(fd, 0, os.SEEK_SET)
-        yield fd
-    finally:
-        os.close(fd)
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ import urllib.parse
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NoReturn
 
-from arpo.envs.desktop.calls import CALLS, Refused, Reply, Request, answer
+from arpo.envs.desktop.calls import CALLS, HttpReply, HttpRequest, Refused, answer
 from arpo.envs.desktop.home import template
 from arpo.envs.desktop.needs import refuse_size
 from arpo.envs.desktop.sandbox import Sandbox
@@ -70,7 +70,7 @@ class Handler(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(reply.data)
 
-    def _reply(self) -> Reply:
+    def _reply(self) -> HttpReply:
         if not self._allowed():
             self._refuse(401, "the token is missing or wrong: send it as Authorization: Bearer TOKEN")
         if "Origin" in self.headers or self.headers.get("Sec-Fetch-Site", "none") != "none":
@@ -85,18 +85,18 @@ class Handler(BaseHTTPRequestHandler):
         call = CALLS.get((self.command, path))
         if call is None:
             raise Refused(404, f"{self.command} {path}: is no call of OSWorld's server")
-        request = Request(_fields(self.headers.get("Content-Type", ""), body))
+        request = HttpRequest(_fields(self.headers.get("Content-Type", ""), body))
         try:
             return call(self.server.sandbox, request)
         except (TypeError, AttributeError) as error:
             raise Refused(400, f"a field of the body is of the wrong kind ({error})") from error
 
-    def _refuse(self, status: int, line: str) -> NoReturn:
+    def _refuse(self, status: int, message: str) -> NoReturn:
         """Before a body is kept. A little of it is read: who is still sending would miss the reply."""
         self.close_connection = True
         length = self.headers.get("Content-Length", "0")
         self.rfile.read(min(int(length), LITTLE) if length.isdigit() else 0)
-        raise Refused(status, line)
+        raise Refused(status, message)
 
     def _body(self) -> bytes:
         length = self.headers.get("Content-Length", "0")
@@ -146,12 +146,12 @@ def _fields(kind: str, body: bytes) -> dict[str, Any]:
     if not body:
         return {}
     try:
-        found = json.loads(body)
+        fields = json.loads(body)
     except (ValueError, RecursionError):
         raise Refused(400, "the body is not JSON") from None
-    if not isinstance(found, dict):
+    if not isinstance(fields, dict):
         raise Refused(400, "the body must be a JSON object")
-    return found
+    return fields
 
 
 def _parts(kind: str, body: bytes) -> dict[str, Any]:
@@ -159,13 +159,13 @@ def _parts(kind: str, body: bytes) -> dict[str, Any]:
     boundary = re.search(r'boundary="?([^";]+)', kind)
     if boundary is None:
         raise Refused(400, "the form has no boundary")
-    found: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     for part in (b"\r\n" + body).split(b"\r\n--" + boundary[1].encode())[1:]:
         head, _, data = part.partition(b"\r\n\r\n")
         name = re.search(rb'\bname="([^"]*)"', head)
         if name is not None:
-            found[name[1].decode()] = data if b"filename" in head else data.decode(errors="replace")
-    return found
+            fields[name[1].decode()] = data if b"filename" in head else data.decode(errors="replace")
+    return fields
 
 
 class Relay:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.errors import EnvError
 from arpo.types import Task
@@ -49,12 +49,12 @@ class Place:
     """What steps work on."""
 
     sandbox: Sandbox
-    files: Files
+    files: FileSource
     cache: Path | None = None  # where a step may keep its output for the checker; only in `finish`
 
 
-def prepare(sandbox: Sandbox, task: Task, files: Files | None = None) -> None:
-    place = Place(sandbox, files or Files())
+def prepare(sandbox: Sandbox, task: Task, files: FileSource | None = None) -> None:
+    place = Place(sandbox, files or FileSource())
     for step in task.setup["config"]:
         # That a command fails may be what makes a task infeasible: there is no user Charles.
         may_fail = contextlib.nullcontext() if task.feasible else contextlib.suppress(CommandFailed)
@@ -62,7 +62,7 @@ def prepare(sandbox: Sandbox, task: Task, files: Files | None = None) -> None:
             STEPS[step["type"]](place, **_filled(step["parameters"], sandbox.size))
 
 
-def finish(sandbox: Sandbox, task: Task, cache: Path, files: Files) -> None:
+def finish(sandbox: Sandbox, task: Task, cache: Path, files: FileSource) -> None:
     place = Place(sandbox, files, cache)
     for step in task.evaluator.get("postconfig", []):
         with contextlib.suppress(StepFailed), _failing(task, step):
@@ -142,8 +142,8 @@ def launch(place: Place, command: list[str] | str, shell: bool | str = False) ->
             return
         if time.monotonic() > deadline:
             raise ValueError(f"{words}: neither a window nor rest within {WINDOW_S:g} s")
-        found = sandbox.ask("settle", limit_s=2 * GLANCE_S, quiet_s=GLANCE_S, busy=BUSY)
-        rested_s = rested_s + found["settle_s"] if found["settled"] else 0.0
+        rest = sandbox.ask("settle", limit_s=2 * GLANCE_S, quiet_s=GLANCE_S, busy=BUSY)
+        rested_s = rested_s + rest["settle_s"] if rest["settled"] else 0.0
 
 
 def _end(place: Place, words: list[str]) -> None:
@@ -152,18 +152,11 @@ def _end(place: Place, words: list[str]) -> None:
     _wait(lambda: place.sandbox.run(["pgrep", *words[1:]]).status != 0, " ".join(words))
 
 
-def execute(
-    place: Place,
-    command: list[str] | str,
-    shell: bool | str = False,
-    stdout: str = "",
-    stderr: str = "",
-) -> None:
-    """`stdout`, `stderr`: keep the output under this name for the checker."""
+def execute(place: Place, command: list[str] | str, shell: bool | str = False, stdout: str = "") -> None:
+    """`stdout`: keep the output under this name for the checker."""
     ran = place.sandbox.run(words_of(command, shell), COMMAND_S)
-    for name, said in ((stdout, ran.out), (stderr, ran.err)):
-        if name and place.cache is not None:
-            (place.cache / Path(name).name).write_text(said)
+    if stdout and place.cache is not None:
+        (place.cache / Path(stdout).name).write_text(ran.out)
     if ran.late:
         raise ValueError(f"{command}: took more than {COMMAND_S:g} s")
     if ran.status:
@@ -211,17 +204,17 @@ def close_window(place: Place, window_name: str, strict: bool = False, by_class:
 
 def _window(place: Place, name: str, strict: bool, by_class: bool) -> int:
     """The highest that is called so; it may be about to appear."""
-    found: list[int] = []
+    numbers: list[int] = []
 
     def there() -> bool:
         for window in place.sandbox.ask("windows"):
             names = [".".join(window["class"]), *window["class"]] if by_class else [window["title"]]
             if any(one == name if strict else name in one for one in names):
-                found.append(window["id"])
-        return bool(found)
+                numbers.append(window["id"])
+        return bool(numbers)
 
     _wait(there, f"there is no window {name!r}")
-    return found[-1]
+    return numbers[-1]
 
 
 def _windows(place: Place) -> set[int]:

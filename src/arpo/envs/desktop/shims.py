@@ -1,46 +1,16 @@
 """What OSWorld's tasks expect of their machine and Debian calls otherwise: first on the PATH of a sandbox.
 
 `google-chrome` is chromium with Chrome's profile folder and process name; `sudo` needs neither password nor privileges,
-since all that a task changes is the user's own; `pyautogui` is our own (pyautogui.py), which has nothing to install.
+since all that a task changes is the user's own; `pyautogui` is our own, which has nothing to install. Their texts are
+in the folder `guest`.
 
 They lie at the root, which is read-only: in a folder that it can write, an agent could put its own `cat` before all.
 """
 
-from importlib import resources
+from functools import cache
 from pathlib import Path
 
 FOLDER, PYTHON = "/arpo/bin", "/arpo/python"
-
-# In a sandbox there is no second one to be had, so the browser has none of its own.
-CHROME = """#!/bin/sh
-exec /arpo/chrome/chrome --no-sandbox --test-type --start-maximized --no-first-run --no-default-browser-check \\
-    --password-store=basic --disable-gpu --disable-background-networking --disable-component-update \\
-    --user-data-dir="$HOME/.config/google-chrome" "$@"
-"""
-SUDO = """#!/bin/sh
-while true; do
-    case "$1" in
-        -u | -g | -p) shift 2 ;;
-        -*) shift ;;
-        *) break ;;
-    esac
-done
-exec "$@"
-"""
-
-# Nothing can be installed, but tasks ask for what may be there.
-APT = """#!/bin/sh
-words=
-for word; do
-    case "$word" in -*) ;; *) words="$words $word" ;; esac
-done
-set -- $words
-[ "$1" = install ] || exit 0
-shift
-for package; do
-    [ -d "/usr/share/doc/$package" ] || { echo "E: Unable to locate package $package" >&2; exit 100; }
-done
-"""
 
 # An xterm can print what it shows; so it can be asked what that is (checks/getters.py).
 XTERM, SHOWN = "/arpo/xterm", "/run/user/1000/terminal"
@@ -52,15 +22,19 @@ CHROMIUM, AS = Path("/usr/lib/chromium"), "/arpo/chrome"
 
 def files() -> dict[str, str]:
     """Every shim that is a file, by its path in the sandbox."""
-    pyautogui = resources.files(__package__).joinpath("pyautogui.py").read_text()
+    texts = {name: guest(f"bin/{name}") for name in ("google-chrome", "sudo", "apt")}
     return {
-        f"{FOLDER}/google-chrome": CHROME,
-        f"{FOLDER}/sudo": SUDO,
-        f"{FOLDER}/apt": APT,
-        f"{FOLDER}/apt-get": APT,
-        f"{PYTHON}/pyautogui.py": pyautogui,
+        **{f"{FOLDER}/{name}": text for name, text in texts.items()},
+        f"{FOLDER}/apt-get": texts["apt"],
+        f"{PYTHON}/pyautogui.py": guest("pyautogui_calls.py"),
         XTERM: RESOURCES,
     }
+
+
+@cache
+def guest(name: str) -> str:
+    """The text of a file of the folder `guest`."""
+    return (Path(__file__).parent / "guest" / name).read_text("utf-8")
 
 
 def mounts() -> list[tuple[str, ...]]:

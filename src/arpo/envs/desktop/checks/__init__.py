@@ -15,10 +15,11 @@ from __future__ import annotations
 
 import inspect
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from arpo.envs.desktop.checks.chrome import (
     CHROME_METRICS,
@@ -27,32 +28,31 @@ from arpo.envs.desktop.checks.chrome import (
     THEIR_PROFILE_GETTERS,
     close_browser,
 )
+from arpo.envs.desktop.checks.controller import controller
 from arpo.envs.desktop.checks.documents import DOCUMENT_METRICS
 from arpo.envs.desktop.checks.getters import COMMON_GETTERS, Machine
 from arpo.envs.desktop.checks.metrics import COMMON_METRICS
 from arpo.envs.desktop.checks.programs import PROGRAM_METRICS
-from arpo.envs.desktop.checks.reading import Unreadable
 from arpo.envs.desktop.checks.rules import refuse_rules
 from arpo.envs.desktop.checks.tables import TABLE_METRICS, refuse_table_rules, tables_cannot
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Sandbox
 from arpo.envs.desktop.setup import finish
+from arpo.envs.evaluators import Evaluators, Unreadable
+from arpo.envs.task_format import asked_for, listed
 from arpo.errors import EnvError
 from arpo.types import Task
-
-if TYPE_CHECKING:
-    from arpo.envs.desktop.delegate import Client
 
 GETTERS = COMMON_GETTERS | PROFILE_GETTERS | TAB_GETTERS
 METRICS = COMMON_METRICS | PROGRAM_METRICS | CHROME_METRICS | TABLE_METRICS | DOCUMENT_METRICS
 
 
 def score(
-    sandbox: Sandbox, task: Task, answer: str, files: Files | None = None, osworld: Client | None = None
+    sandbox: Sandbox, task: Task, answer: str, files: FileSource | None = None, osworld: Evaluators | None = None
 ) -> float:
     """Of a feasible task, in the state that the machine is in. `answer`: what the agent said when it finished."""
     with tempfile.TemporaryDirectory(prefix="arpo-") as cache:
-        machine = Machine(sandbox, Path(cache), files or Files(), answer)
+        machine = Machine(sandbox, Path(cache), files or FileSource(), answer)
         getters = {what["type"] for what in asked_for(task.evaluator)}
         if getters & {*PROFILE_GETTERS, *THEIR_PROFILE_GETTERS} and not getters & TAB_GETTERS.keys():
             close_browser(sandbox)
@@ -63,7 +63,7 @@ def score(
             raise EnvError(f"{task.id}: its checker failed: {type(error).__name__}: {error}") from error
 
 
-def missing_checks(task: Task, osworld: Client | None = None) -> list[str]:
+def missing_checks(task: Task, osworld: Evaluators | None = None) -> list[str]:
     """Those that are neither here nor with OSWorld's client; the latter is started where it is needed."""
     if not task.feasible:
         return []
@@ -134,16 +134,7 @@ def _without_type(what: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in what.items() if key != "type"}
 
 
-def asked_for(evaluator: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Every `{"type": …}` that a getter answers."""
-    return (one for key in ("result", "expected") for one in listed(evaluator.get(key)) if one)
-
-
-def listed(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else [] if value is None else [value]
-
-
-def _score(machine: Machine, evaluator: dict[str, Any], osworld: Client | None) -> float:
+def _score(machine: Machine, evaluator: dict[str, Any], osworld: Evaluators | None) -> float:
     """All metrics must have something to say and their mean counts; with "or" the best of them does."""
     scores = [_one(machine, evaluator, osworld, i, name) for i, name in enumerate(listed(evaluator["func"]))]
     if evaluator.get("conj", "and") == "or":
@@ -151,16 +142,16 @@ def _score(machine: Machine, evaluator: dict[str, Any], osworld: Client | None) 
     return sum(scores) / len(scores) if all(scores) else 0.0
 
 
-def _one(machine: Machine, evaluator: dict[str, Any], osworld: Client | None, i: int, metric: str) -> float:
+def _one(machine: Machine, evaluator: dict[str, Any], osworld: Evaluators | None, i: int, metric: str) -> float:
     result, expected, options = (_at(evaluator, key, i) for key in ("result", "expected", "options"))
     try:
-        found = _get(machine, result, osworld)
-        if found is None or (isinstance(found, list) and None in found):  # of several files one is not there
+        value = _get(machine, result, osworld)
+        if value is None or (isinstance(value, list) and None in value):  # of several files one is not there
             return 0.0
         wanted = [_get(machine, expected, osworld)] if expected else []
         if osworld and _no_metric(metric, options or {}):
-            return osworld.metric(metric, [found, *wanted], options or {}, machine.cache)
-        return float(METRICS[metric](found, *wanted, **(options or {})))
+            return osworld.metric(metric, [value, *wanted], options or {}, machine.cache)
+        return float(METRICS[metric](value, *wanted, **(options or {})))
     except Unreadable:
         return 0.0
 
@@ -170,8 +161,8 @@ def _at(evaluator: dict[str, Any], key: str, i: int) -> Any:
     return values[i] if i < len(values) else None
 
 
-def _get(machine: Machine, what: dict[str, Any], osworld: Client | None) -> Any:
+def _get(machine: Machine, what: dict[str, Any], osworld: Evaluators | None) -> Any:
     machine = replace(machine, cache=Path(tempfile.mkdtemp(dir=machine.cache)))  # two may have files of one name
     if osworld and _no_getter(what):
-        return osworld.get(what["type"], machine, what)
+        return osworld.get(what["type"], what, machine.cache, partial(controller, machine))
     return GETTERS[what["type"]](machine, **_without_type(what))

@@ -27,13 +27,9 @@ def _json(data: bytes | None) -> Any:
     return {} if data is None else json.loads(data)
 
 
-def chrome_preferences(machine: Machine) -> Any:
-    """The whole of Preferences; empty where there is none yet, as all settings then have their first values."""
-    return _json(chrome_file(machine, "Preferences"))
-
-
 def _setting(machine: Machine, *keys: str) -> Any:
-    return below(chrome_preferences(machine), *keys)
+    """Of the file Preferences, which is not there yet where all settings have their first values."""
+    return below(_json(chrome_file(machine, "Preferences")), *keys)
 
 
 def _yes(value: Any) -> str:
@@ -68,9 +64,9 @@ def default_search_engine(machine: Machine) -> Any:
 
 
 def chrome_font_size(machine: Machine) -> dict[str, Any]:
-    found = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
+    sizes = {"default_fixed_font_size": 13, "default_font_size": 16, "minimum_font_size": 13}
     changed = _setting(machine, "webkit", "webprefs")
-    return found | (changed if isinstance(changed, dict) else {})
+    return sizes | (changed if isinstance(changed, dict) else {})
 
 
 def bookmarks(machine: Machine) -> Any:
@@ -101,8 +97,8 @@ def close_browser(sandbox: Sandbox) -> None:
     sandbox.run("while pgrep -x 'chrome|chromium' >/dev/null; do sleep 0.05; done", CLOSE_S)
 
 
-def check_font_size(found: dict[str, Any], rules: dict[str, Any]) -> float:
-    size = found["default_font_size"]
+def check_font_size(sizes: dict[str, Any], rules: dict[str, Any]) -> float:
+    size = sizes["default_font_size"]
     if rules["type"] == "value":
         return float(size == rules["value"])
     return float(rules["min"] < size < rules["max"])
@@ -140,16 +136,12 @@ def check_history_deleted(pages: list[Any], rules: dict[str, Any]) -> float:
 PROFILE_GETTERS: dict[str, Callable[..., Any]] = {
     getter.__name__: getter
     for getter in (
-        chrome_preferences, enable_do_not_track, enable_safe_browsing,
-        new_startup_page, data_delete_automacally, profile_name, default_search_engine, chrome_font_size, bookmarks,
-        history,
+        enable_do_not_track, enable_safe_browsing, new_startup_page, data_delete_automacally, profile_name,
+        default_search_engine, chrome_font_size, bookmarks, history,
     )
 }  # fmt: skip
-# OSWorld's own that read it too, where its client is asked (delegate.py).
-THEIR_PROFILE_GETTERS = {
-    "chrome_language", "cookie_data", "enable_enhanced_safety_browsing", "enabled_experiments",
-    "find_installed_extension_name", "find_unpacked_extension_path",
-}  # fmt: skip
+# OSWorld's own that read it too, where its client is asked (evaluators.py).
+THEIR_PROFILE_GETTERS = {"cookie_data", "find_installed_extension_name", "find_unpacked_extension_path"}
 TAB_GETTERS: dict[str, Callable[..., Any]] = {"open_tabs_info": open_tabs_info}
 CHROME_METRICS: dict[str, Callable[..., float]] = {
     metric.__name__: metric

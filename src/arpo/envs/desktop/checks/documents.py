@@ -8,7 +8,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, archive, reader, xml_of
+from arpo.envs.desktop.checks.reading import archive, reader, xml_of
+from arpo.envs.evaluators import Unreadable
 
 WORD = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
@@ -19,8 +20,8 @@ MOST_BLANKS = 1_000_000
 def paragraphs(path: str) -> list[str]:
     parts = archive(path)
     if "word/document.xml" in parts:
-        found = xml_of(parts["word/document.xml"]()).iter(f"{WORD}p")
-        return ["".join(_word_text(part) for part in paragraph.iter()) for paragraph in found]
+        elements = xml_of(parts["word/document.xml"]()).iter(f"{WORD}p")
+        return ["".join(_word_text(part) for part in paragraph.iter()) for paragraph in elements]
     if "content.xml" in parts:
         content = xml_of(parts["content.xml"]())
         if sum(abs(int(blank.get(f"{TEXT}c", "1"))) for blank in content.iter(f"{TEXT}s")) > MOST_BLANKS:
@@ -37,21 +38,21 @@ def _word_text(part: Any) -> str:
 
 def _open_text(part: Any) -> str:
     """With blanks, which are elements of their own there."""
-    found = part.text or ""
+    content = part.text or ""
     for child in part:
         if child.tag == f"{TEXT}s":
-            found += " " * int(child.get(f"{TEXT}c", "1"))
+            content += " " * int(child.get(f"{TEXT}c", "1"))
         elif child.tag == f"{TEXT}tab":
-            found += "\t"
+            content += "\t"
         else:
-            found += _open_text(child)
-        found += child.tail or ""
-    return found
+            content += _open_text(child)
+        content += child.tail or ""
+    return content
 
 
 def check_paragraphs(path: str, rules: dict[str, Any]) -> float:
-    found = [paragraph.strip() for paragraph in paragraphs(path)]
-    return float([one for one in found if one] == [one.strip() for one in rules["expected"] if one.strip()])
+    texts = [paragraph.strip() for paragraph in paragraphs(path)]
+    return float([one for one in texts if one] == [one.strip() for one in rules["expected"] if one.strip()])
 
 
 def compare_docx_files(path: str, wanted: str, ignore_blanks: bool = True, ignore_case: bool = False) -> float:

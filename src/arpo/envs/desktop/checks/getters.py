@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from arpo.envs.desktop.checks.tables import rows_of
-from arpo.envs.desktop.files import Files
+from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import SURROUNDINGS, Ran, Sandbox
 from arpo.envs.desktop.setup import COMMAND_S, words_of
 from arpo.envs.desktop.shims import FOLDER, SHOWN, files, mounts
@@ -31,7 +31,7 @@ class Machine:
 
     sandbox: Sandbox
     cache: Path  # a folder of this getter's own, in that of the rollout
-    files: Files
+    files: FileSource
     answer: str  # what the agent said when it finished
 
     def read(self, path: str) -> bytes | None:
@@ -185,8 +185,8 @@ def default_video_player(machine: Machine) -> str:
     """The application that most kinds of video open with."""
     kinds = " ".join(f"video/{kind}" for kind in VIDEO)
     ran = machine.run(f"for kind in {kinds}; do xdg-mime query default $kind; done", shell=True)
-    found = Counter(ran.out.split("\n") if ran else []) - Counter({"": len(VIDEO)})
-    return found.most_common(1)[0][0] if found else "unknown"
+    players = Counter(ran.out.split("\n") if ran else []) - Counter({"": len(VIDEO)})
+    return players.most_common(1)[0][0] if players else "unknown"
 
 
 COMMON_GETTERS: dict[str, Callable[..., Any]] = {

@@ -1,4 +1,4 @@
-"""Comparisons that know of no application: metric(what was found, what is wanted, **options) -> 0 … 1.
+"""Comparisons that know of no application: metric(result, what is wanted, **options) -> 0 … 1.
 
 Names and rules are OSWorld's, and so are the forms of what is wanted (rules.py).
 """
@@ -9,43 +9,39 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, below, csv_of, database, image, json_of, reader, text
+from arpo.envs.desktop.checks.reading import below, csv_of, database, image, json_of, reader, text
 from arpo.envs.desktop.checks.rules import matches
+from arpo.envs.evaluators import Unreadable
 
 Rules = dict[str, Any]
 TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
-def exact_match(found: Any, rules: Rules) -> float:
-    return float(found == rules["expected"])
+def exact_match(result: Any, rules: Rules) -> float:
+    return float(result == rules["expected"])
 
 
-def match_in_list(found: Any, rules: Rules) -> float:
-    return float(found in rules["expected"])
+def match_in_list(result: Any, rules: Rules) -> float:
+    return float(result in rules["expected"])
 
 
-def is_in_list(found: Any, rules: Rules) -> float:
-    return float(rules["expected"] in found)
+def is_in_list(result: Any, rules: Rules) -> float:
+    return float(rules["expected"] in result)
 
 
-def literal_match(found: Any, wanted: Any, type: str = "str", ignore_case: bool = False) -> float:
+def literal_match(result: Any, wanted: Any, type: str = "str", ignore_case: bool = False) -> float:
     def plain(value: Any) -> str:
         return str(value).lower() if ignore_case else str(value)
 
     if type == "list":
-        both = isinstance(found, list | tuple) and isinstance(wanted, list | tuple)
-        return float(both and [plain(one) for one in found] == [plain(one) for one in wanted])
-    return float(plain(found) == plain(wanted))
+        both = isinstance(result, list | tuple) and isinstance(wanted, list | tuple)
+        return float(both and [plain(one) for one in result] == [plain(one) for one in wanted])
+    return float(plain(result) == plain(wanted))
 
 
-def check_include_exclude(found: Any, rules: Rules) -> float:
-    included = all(part in found for part in rules.get("include", []))
-    return float(included and not any(part in found for part in rules.get("exclude", [])))
-
-
-def fuzzy_match(found: str, rules: Rules) -> float:
-    """How much of two texts is the same, from 0 to 1."""
-    return difflib.SequenceMatcher(None, found, rules["expected"], autojunk=False).ratio()
+def check_include_exclude(result: Any, rules: Rules) -> float:
+    included = all(part in result for part in rules.get("include", []))
+    return float(included and not any(part in result for part in rules.get("exclude", [])))
 
 
 def check_list(path: str, rules: Rules) -> float:
@@ -73,10 +69,9 @@ def _as_expected(rules: Rules, holds: Callable[[Any], bool]) -> float:
     return float(expected and not any(map(holds, rules.get("unexpect", []))))
 
 
-def compare_text_file(path: str, wanted: str, ignore_blanks: bool = False, ignore_case: bool = False) -> float:
+def compare_text_file(path: str, wanted: str, ignore_blanks: bool = False) -> float:
     def plain(content: str) -> str:
-        content = " ".join(content.split()) if ignore_blanks else content
-        return content.lower() if ignore_case else content
+        return " ".join(content.split()) if ignore_blanks else content
 
     return float(plain(text(path)) == plain(text(wanted)))
 
@@ -91,11 +86,6 @@ def file_contains(path: str, rules: Rules) -> float:
     return float(all(part in content for part in rules["expected"]))
 
 
-def text_is(path: str, rules: Rules) -> float:
-    """The whole of a file, but for blanks at its end."""
-    return float(text(path).rstrip() == rules["expected"].rstrip())
-
-
 def check_line_number(path: str, rules: Rules) -> float:
     """As many lines with a time of day in them as are expected."""
     return float(sum(TIME.search(line) is not None for line in text(path).splitlines()) == int(rules["expected"]))
@@ -106,18 +96,18 @@ def check_json(path: str, rules: Rules, is_yaml: bool = False) -> float:
     return _as_expected(rules, lambda one: matches(below(content, *one["key"]), one))
 
 
-def check_direct_json_object(found: Any, rules: Rules) -> float:
-    """An object has the expected values; with `expect_in_result` each is part of the found one."""
-    if isinstance(found, str):
+def check_direct_json_object(result: Any, rules: Rules) -> float:
+    """An object has the expected values; with `expect_in_result` each is part of the result one."""
+    if isinstance(result, str):
         try:
-            found = json.loads(found.strip().replace("'", '"'))
+            result = json.loads(result.strip().replace("'", '"'))
         except ValueError as error:
             raise Unreadable(str(error)) from error
-    if not isinstance(found, dict):
+    if not isinstance(result, dict):
         return 0.0
 
     def right(key: str, wanted: Any) -> bool:
-        value = found.get(key)
+        value = result.get(key)
         if not rules.get("expect_in_result", False):
             return bool(value == wanted)
         return value is not None and any(one in value for one in (wanted if isinstance(wanted, list) else [wanted]))
@@ -156,8 +146,8 @@ def check_pixels(path: str, rules: Rules) -> float:
 COMMON_METRICS: dict[str, Callable[..., float]] = {
     metric.__name__: metric
     for metric in (
-        exact_match, match_in_list, is_in_list, literal_match, check_include_exclude, fuzzy_match, check_list,
-        check_csv, compare_text_file, diff_text_file, file_contains, text_is, check_line_number, check_json,
-        check_direct_json_object, run_sqlite3, check_image_size, check_pixels,
+        exact_match, match_in_list, is_in_list, literal_match, check_include_exclude, check_list, check_csv,
+        compare_text_file, diff_text_file, file_contains, check_line_number, check_json, check_direct_json_object,
+        run_sqlite3, check_image_size, check_pixels,
     )
 }  # fmt: skip

@@ -4,7 +4,8 @@ import ast
 from collections.abc import Callable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, text, xml_of
+from arpo.envs.desktop.checks.reading import text, xml_of
+from arpo.envs.evaluators import Unreadable
 
 REGISTRY = "{http://openoffice.org/2001/registry}"
 DARK = 100  # a colour whose parts are all below is called blackish
@@ -29,10 +30,10 @@ def is_vlc_recordings_folder(path: str, rules: dict[str, Any]) -> float:
 
 
 def check_qt_slider_colours(path: str, rules: dict[str, Any]) -> float:
-    found = _vlc(path, "qt-slider-colours", "153;210;153;20;210;20;255;199;15;245;39;29")
+    colours = _vlc(path, "qt-slider-colours", "153;210;153;20;210;20;255;199;15;245;39;29")
     if rules["type"] == "match":
-        return float(found == rules["expected_qt_slider_colours"])
-    numbers = found.split(";")
+        return float(colours == rules["expected_qt_slider_colours"])
+    numbers = colours.split(";")
     return float(all(number.isdecimal() and int(number) < DARK for number in numbers))
 
 
@@ -72,10 +73,10 @@ def is_utc_0(status: str) -> float:
 
 def check_gnome_favorite_apps(apps: str, rules: dict[str, Any]) -> float:
     try:
-        found = ast.literal_eval(apps.strip())
+        pinned = ast.literal_eval(apps.strip())
     except (ValueError, SyntaxError) as error:
         raise Unreadable(apps) from error
-    return float(sorted(found) == sorted(rules["expected"]))
+    return float(sorted(pinned) == sorted(rules["expected"]))
 
 
 PROGRAM_METRICS: dict[str, Callable[..., float]] = {

@@ -24,6 +24,8 @@ from typing import Any, ParamSpec, TypeVar
 import yaml
 from PIL import Image
 
+from arpo.envs.evaluators import Unreadable
+
 P = ParamSpec("P")
 R = TypeVar("R")
 LARGEST = 64 << 20  # bytes of all parts of an archive that are read, unpacked
@@ -36,10 +38,6 @@ BAD = (
     OSError, ValueError, LookupError, ArithmeticError, EOFError, SyntaxError, RuntimeError, struct.error, zlib.error,
     lzma.LZMAError, zipfile.BadZipFile, csv.Error, sqlite3.Error, yaml.YAMLError, Image.DecompressionBombError,
 )  # fmt: skip
-
-
-class Unreadable(Exception):
-    """The file is not what it should be."""
 
 
 def reader(read: Callable[P, R]) -> Callable[P, R]:
@@ -90,7 +88,7 @@ class _Tree(ET.TreeBuilder):
 
     depth = 0
 
-    def doctype(self, *about: str | None) -> None:
+    def doctype(self, *declared: str | None) -> None:
         raise ValueError("XML with a document type")
 
     def start(self, tag: str, attrs: dict[str, str], /) -> ET.Element:

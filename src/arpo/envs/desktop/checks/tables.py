@@ -10,8 +10,9 @@ import xml.etree.ElementTree as ET
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from arpo.envs.desktop.checks.reading import Unreadable, archive, csv_of, reader, xml_of
+from arpo.envs.desktop.checks.reading import archive, csv_of, reader, xml_of
 from arpo.envs.desktop.checks.rules import matches, refuse_rule
+from arpo.envs.evaluators import Unreadable
 
 Cells = dict[str, Any]
 SHEET = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
@@ -43,32 +44,31 @@ def sheets_of(path: str) -> dict[str, Cells]:
 
 
 def cells(path: str, sheet: int | str = 0) -> Cells:
-    found = sheets_of(path)
+    sheets = sheets_of(path)
     if isinstance(sheet, str):
-        return found.get(sheet, {})
-    return list(found.values())[sheet] if sheet < len(found) else {}
+        return sheets.get(sheet, {})
+    return list(sheets.values())[sheet] if sheet < len(sheets) else {}
 
 
 @reader
 def rows_of(path: str, sheet: int | str = 0) -> list[list[Any]]:
     """The same as a table, None where a cell is empty."""
-    found = {_place(name): value for name, value in cells(path, sheet).items()}
-    if not found:
+    values = {_place(name): value for name, value in cells(path, sheet).items()}
+    if not values:
         return []
-    height, width = max(row for row, _ in found) + 1, max(column for _, column in found) + 1
+    height, width = max(row for row, _ in values) + 1, max(column for _, column in values) + 1
     if height * width > MOST_CELLS:
         raise Unreadable(f"{path}: has too many cells")
-    return [[found.get((row, column)) for column in range(width)] for row in range(height)]
+    return [[values.get((row, column)) for column in range(width)] for row in range(height)]
 
 
 def check_cells(path: str, wanted: Cells, sheet: int | str = 0) -> float:
-    found = cells(path, sheet)
-    return float(all(_same(found.get(name), value) for name, value in wanted.items()))
+    values = cells(path, sheet)
+    return float(all(_same(values.get(name), value) for name, value in wanted.items()))
 
 
 def compare_table(path: str, wanted: str | None = None, *, rules: list[dict[str, Any]]) -> float:
-    found = sheets_of(path)
-    books = {"R": found, "E": sheets_of(wanted) if wanted else {}}
+    books = {"R": sheets_of(path), "E": sheets_of(wanted) if wanted else {}}
     return float(all(_holds(books, rule) for rule in rules))
 
 
@@ -107,7 +107,7 @@ def refuse_table_rules(rules: list[dict[str, Any]]) -> None:
 
 
 def _sheet(books: dict[str, dict[str, Cells]], which: int | str, book: str) -> Cells:
-    """A sheet by OSWorld's name for it: 0, "RI0" or "EI0" (its number in the found, or the expected), "RNname"."""
+    """A sheet by OSWorld's name for it: 0, "RI0" or "EI0" (its number in the result, or the expected), "RNname"."""
     if isinstance(which, str):
         book, which = which[0], (int(which[2:]) if which[1] == "I" else which[2:])
     if isinstance(which, str):
@@ -116,10 +116,10 @@ def _sheet(books: dict[str, dict[str, Cells]], which: int | str, book: str) -> C
     return sheets[which] if which < len(sheets) else {}
 
 
-def _same(found: Any, wanted: Any) -> bool:
-    if isinstance(found, float) and isinstance(wanted, int | float) and not isinstance(wanted, bool):
-        return round(found, DIGITS) == round(wanted, DIGITS)
-    return bool(found == wanted)
+def _same(value: Any, wanted: Any) -> bool:
+    if isinstance(value, float) and isinstance(wanted, int | float) and not isinstance(wanted, bool):
+        return round(value, DIGITS) == round(wanted, DIGITS)
+    return bool(value == wanted)
 
 
 # Reading.
@@ -139,48 +139,48 @@ def _xlsx(parts: dict[str, Callable[[], bytes]]) -> dict[str, Cells]:
     rels = parts.get("xl/_rels/workbook.xml.rels")
     links: Iterable[ET.Element] = xml_of(rels()) if rels else []
     places = {link.get("Id"): (link.get("Target") or "").removeprefix("/xl/") for link in links}
-    found = {}
+    sheets = {}
     for sheet in xml_of(parts["xl/workbook.xml"]()).iter(f"{SHEET}sheet"):
         part = parts.get(f"xl/{places.get(sheet.get(f'{LINK}id'))}")
         if part is None:
             raise Unreadable("a workbook without its sheets")
-        found[sheet.get("name") or ""] = _xlsx_sheet(xml_of(part()), texts)
-    return found
+        sheets[sheet.get("name") or ""] = _xlsx_sheet(xml_of(part()), texts)
+    return sheets
 
 
 def _xlsx_sheet(sheet: ET.Element, texts: list[str]) -> Cells:
-    found: Cells = {}
+    values: Cells = {}
     for cell in sheet.iter(f"{SHEET}c"):
         name, kind, value = cell.get("r") or "", cell.get("t", "n"), cell.findtext(f"{SHEET}v")
         if kind == "inlineStr":
-            found[name] = "".join(part.text or "" for part in cell.iter(f"{SHEET}t"))
+            values[name] = "".join(part.text or "" for part in cell.iter(f"{SHEET}t"))
         elif value is not None:
-            found[name] = texts[int(value)] if kind == "s" else float(value) if kind == "n" else value
-    return found
+            values[name] = texts[int(value)] if kind == "s" else float(value) if kind == "n" else value
+    return values
 
 
 def _ods(content: ET.Element) -> dict[str, Cells]:
-    found, size = {}, 0
+    sheets, size = {}, 0
     for table in content.iter(f"{TABLE}table"):
         sheet: Cells = {}
         row = 0
-        for line in table.iter(f"{TABLE}table-row"):
-            copies = _copies(line, "rows")
-            values = _ods_row(line)
+        for element in table.iter(f"{TABLE}table-row"):
+            copies = _copies(element, "rows")
+            values = _ods_row(element)
             if values and copies < FEW:
                 size += copies * len(values)
                 if size > MOST_CELLS:
                     raise Unreadable("the spreadsheet has too many cells")
                 sheet |= {_name(row + i, j): value for i in range(copies) for j, value in values.items()}
             row += copies
-        found[table.get(f"{TABLE}name") or ""] = sheet
-    return found
+        sheets[table.get(f"{TABLE}name") or ""] = sheet
+    return sheets
 
 
-def _ods_row(line: ET.Element) -> dict[int, Any]:
-    found: dict[int, Any] = {}
+def _ods_row(row: ET.Element) -> dict[int, Any]:
+    values: dict[int, Any] = {}
     column = 0
-    for cell in line:
+    for cell in row:
         if not cell.tag.startswith(TABLE):
             continue
         copies = _copies(cell, "columns")
@@ -190,11 +190,11 @@ def _ods_row(line: ET.Element) -> dict[int, Any]:
         elif cell.get(f"{OFFICE}value-type") is not None:
             value = "\n".join("".join(part.itertext()) for part in cell.iter(f"{TEXT}p"))
         if value is not None and copies < FEW:
-            found |= {column + i: value for i in range(copies)}
-        if len(found) > MOST_CELLS:
+            values |= {column + i: value for i in range(copies)}
+        if len(values) > MOST_CELLS:
             raise Unreadable("the spreadsheet has too many cells")
         column += copies
-    return found
+    return values
 
 
 def _copies(part: ET.Element, of: str) -> int:

@@ -1,7 +1,7 @@
 """What a family of desktop tasks is.
 
-A family draws nothing at random: it lists its instances, turns each into a task file of OSWorld's form (`task`, of
-parts.py) and plays each through public actions (`script`, of moves.py).
+Nothing in a family is random: it lists its instances, turns each into a task of OSWorld's form (`task`, of parts.py)
+and plays each through public actions (`script`, of moves.py).
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Params: TypeAlias = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class DesktopFamily:
     """Tasks of one kind. `held_out` of the instances, the last ones, are not trained on."""
 
     name: str  # "editor-replace": its domain is the first part
@@ -31,13 +31,15 @@ class Family:
         return self.name.partition("-")[0]
 
 
-def impossible(name: str, apps: tuple[str, ...], config: Callable[[Params], list[Json]], *instances: Params) -> Family:
+def impossible(
+    name: str, apps: tuple[str, ...], config: Callable[[Params], list[Json]], *instances: Params
+) -> DesktopFamily:
     """Tasks that nobody can do, each with what it says; the expert says so at once. The last is not trained on."""
 
     def write(p: Params) -> Json:
         return task(p["say"], config(p), {"func": "infeasible"})
 
-    return Family(name, apps, write, _no_moves, instances, held_out=int(len(instances) > 1))
+    return DesktopFamily(name, apps, write, _no_moves, instances, held_out=int(len(instances) > 1))
 
 
 def _no_moves(look: Look, p: Params) -> Moves:

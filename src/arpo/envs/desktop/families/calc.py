@@ -3,7 +3,7 @@
 from typing import Any
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import CONFIRMS, Look, Moves, click, press
 from arpo.envs.desktop.families.office import save, save_copy, spreadsheet
 from arpo.envs.desktop.families.parts import HOME, every, file_check, file_is, launch, task
@@ -119,7 +119,7 @@ def _cell(look: Look, name: str) -> Moves:
 
 
 FAMILIES = (
-    Family("calc-formula", APPS, _one_cell, _formula_script, (
+    DesktopFamily("calc-formula", APPS, _one_cell, _formula_script, (
         {"file": "costs.ods", "rows": COSTS, "at": "B7", "formula": "=SUM(B2:B5)", "value": 1219,
          "say": "Put the sum of all prices into cell B7 and save the file."},
         {"file": "hours.ods", "rows": STAFF, "at": "B9", "formula": "=MAX(B2:B6)", "value": 40,
@@ -127,13 +127,13 @@ FAMILIES = (
         {"file": "rain.ods", "rows": TOWNS, "at": "B6", "formula": "=AVERAGE(B2:B4)", "value": 3100 / 3,
          "say": "I need the mean of the rain in the three towns in cell B6. Save the table then."},
     )),
-    Family("calc-change", APPS, _one_cell, _change_script, (
+    DesktopFamily("calc-change", APPS, _one_cell, _change_script, (
         {"file": "costs.ods", "rows": COSTS, "at": "B4", "value": 32,
          "say": "The phone costs 32 now. Correct the price and save the table."},
         {"file": "hours.ods", "rows": STAFF, "at": "A6", "value": "Eve",
          "say": "Eva is really called Eve. Correct the name in the table and save it."},
     )),
-    Family("calc-sort", APPS, _sort, _sort_script, (
+    DesktopFamily("calc-sort", APPS, _sort, _sort_script, (
         {"file": "hours.ods", "rows": STAFF, "column": 1, "down": False,
          "say": "Sort the people by their hours, the fewest first, and save the file."},
         {"file": "hours.ods", "rows": STAFF, "column": 0, "down": False,
@@ -141,15 +141,15 @@ FAMILIES = (
         {"file": "rain.ods", "rows": [TOWNS[0], *TOWNS[:0:-1]], "column": 2, "down": True,
          "say": "Put the town with the most days of rain on top: sort the table by Days, and save."},
     )),
-    Family("calc-sheet", APPS, _sheet, _sheet_script, (
+    DesktopFamily("calc-sheet", APPS, _sheet, _sheet_script, (
         {"file": "costs.ods", "rows": COSTS, "new": "March"},
         {"file": "rain.ods", "rows": TOWNS, "new": "Weather 2025"},
     )),
-    Family("calc-csv", APPS, _csv, _csv_script, (
+    DesktopFamily("calc-csv", APPS, _csv, _csv_script, (
         {"file": "costs.ods", "rows": COSTS, "csv": f"{HOME}/costs.csv"},
         {"file": "rain.ods", "rows": TOWNS, "csv": f"{HOME}/rainfall.csv"},
     )),
-    Family("calc-bold", APPS, _bold, _bold_script, ({"file": "hours.ods", "rows": STAFF},), held_out=0),
+    DesktopFamily("calc-bold", APPS, _bold, _bold_script, ({"file": "hours.ods", "rows": STAFF},), held_out=0),
     impossible("calc-impossible", APPS, _config,
         {"file": "costs.ods", "rows": COSTS, "say": "Fill column C with live share prices from the internet and save."},
     ),

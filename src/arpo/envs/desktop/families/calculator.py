@@ -1,7 +1,7 @@
 """Tasks for galculator. It writes its settings, and what its display showed, when it is quit."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
 from arpo.envs.desktop.families.parts import HOME, folder, launch, shell_says, task
 from arpo.types import Json
@@ -65,13 +65,13 @@ def _setting(name: str, value: str) -> Json:
 _CONFIG = [folder(f"{HOME}/.config"), launch("galculator")]
 
 FAMILIES = (
-    Family("calculator-result", APPS, _result, _result_script, (
+    DesktopFamily("calculator-result", APPS, _result, _result_script, (
         {"say": "37 times 49", "keys": "37*49=", "result": "1813", "click": True},
         {"say": "1250 minus 386", "keys": "1250-386=", "result": "864", "click": True},
         {"say": "(17 + 4) times 36", "keys": "(17+4)*36=", "result": "756", "click": False},
         {"say": "864 divided by 32", "keys": "864/32=", "result": "27", "click": True},
     )),
-    Family("calculator-mode", APPS, _mode, _mode_script, ({"mode": "Scientific"}, {"mode": "Paper"})),
+    DesktopFamily("calculator-mode", APPS, _mode, _mode_script, ({"mode": "Scientific"}, {"mode": "Paper"})),
     impossible("calculator-impossible", APPS, lambda p: _CONFIG,
         {"say": "Let the calculator convert 50 US dollars to euros at today's rate on the internet."},
     ),

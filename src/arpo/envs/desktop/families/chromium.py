@@ -7,7 +7,7 @@ import html
 import json
 
 from arpo.agent.actions import Finish, Type
-from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
 from arpo.envs.desktop.families.parts import HOME, check, launch, run, says, shell_says, task, write
 from arpo.types import Json
@@ -150,7 +150,7 @@ def _config(pages: dict[str, str], start: str = "index.html") -> list[Json]:
 
 def _form_page(p: Params) -> dict[str, str]:
     rows = [(html.escape(name), _field(name, kind)) for name, kind in p["fields"].items()]
-    page = _page(p["title"], p["about"], [*rows, ("", f"<button>{p['button']}</button>")])
+    page = _page(p["title"], p["text"], [*rows, ("", f"<button>{p['button']}</button>")])
     return {
         "index.html": page.replace("<main>", '<main><form method="post" autocomplete="off">'),
         "thanks.html": _page("Thank you", "We have got it.", []),
@@ -166,12 +166,12 @@ def _field(name: str, kind: str | list[str]) -> str:
 
 def _site(pages: Params) -> dict[str, str]:
     return {
-        name: _page(page["title"], page["about"], [(f'<a href="{to}">{text}</a>', "") for text, to in page["links"]])
+        name: _page(page["title"], page["text"], [(f'<a href="{to}">{text}</a>', "") for text, to in page["links"]])
         for name, page in pages.items()
     }
 
 
-def _page(title: str, about: str, rows: list[tuple[str, str]]) -> str:
+def _page(title: str, text: str, rows: list[tuple[str, str]]) -> str:
     lines = "".join(
         f'<p style="top:{FIRST - 20 + ROW * i}px">{left}<span>{field}</span></p>'
         for i, (left, field) in enumerate(rows)
@@ -180,41 +180,41 @@ def _page(title: str, about: str, rows: list[tuple[str, str]]) -> str:
         f"<!doctype html><meta charset=utf-8><title>{title}</title><style>body{{font:20px sans-serif;margin:20px}}"
         "p{position:absolute;left:20px;margin:0;line-height:40px}span{position:absolute;left:230px;white-space:nowrap}"
         "h1{font-size:28px;margin:0}input,select,button{font:18px sans-serif;min-width:150px}"
-        f"</style><h1>{title}</h1>{about}<main>{lines}</main>"
+        f"</style><h1>{title}</h1>{text}<main>{lines}</main>"
     )
 
 
 RECIPES = {
-    "index.html": {"title": "Recipes", "about": "What shall we cook?",
+    "index.html": {"title": "Recipes", "text": "What shall we cook?",
                    "links": [("Lentil soup", "soup.html"), ("Apple cake", "cake.html"), ("Rice salad", "salad.html")]},
-    "soup.html": {"title": "Lentil soup", "about": "Cook 250 g of lentils for 40 minutes.",
+    "soup.html": {"title": "Lentil soup", "text": "Cook 250 g of lentils for 40 minutes.",
                   "links": [("All recipes", "index.html"), ("Bread for it", "bread.html")]},
-    "cake.html": {"title": "Apple cake", "about": "Bake it at 175 degrees for 55 minutes.",
+    "cake.html": {"title": "Apple cake", "text": "Bake it at 175 degrees for 55 minutes.",
                   "links": [("All recipes", "index.html")]},
-    "salad.html": {"title": "Rice salad", "about": "Needs two peppers and 90 g of corn.",
+    "salad.html": {"title": "Rice salad", "text": "Needs two peppers and 90 g of corn.",
                    "links": [("All recipes", "index.html")]},
-    "bread.html": {"title": "Flat bread", "about": "Flour, water, salt.", "links": [("All recipes", "index.html")]},
+    "bread.html": {"title": "Flat bread", "text": "Flour, water, salt.", "links": [("All recipes", "index.html")]},
 }  # fmt: skip
 NEWS = {
-    "index.html": {"title": "News", "about": "From our town.",
+    "index.html": {"title": "News", "text": "From our town.",
                    "links": [("New bridge opened", "bridge.html"), ("Library closed", "library.html")]},
-    "bridge.html": {"title": "New bridge opened", "about": "It is 212 metres long and cost 9 million.",
+    "bridge.html": {"title": "New bridge opened", "text": "It is 212 metres long and cost 9 million.",
                     "links": [("Home", "index.html")]},
-    "library.html": {"title": "Library closed", "about": "Until 14 May; books may be returned at 3 Hill Road.",
+    "library.html": {"title": "Library closed", "text": "Until 14 May; books may be returned at 3 Hill Road.",
                      "links": [("Home", "index.html")]},
 }  # fmt: skip
 DATA = {
-    "index.html": {"title": "Open data", "about": "Take what you need.",
+    "index.html": {"title": "Open data", "text": "Take what you need.",
                    "links": [("rainfall.dat", "rainfall.dat"), ("traffic.dat", "traffic.dat")]},
 }  # fmt: skip
-TEA = {"title": "Tea shop", "about": "Order here.", "button": "Order",
+TEA = {"title": "Tea shop", "text": "Order here.", "button": "Order",
        "fields": {"Name": "text", "Tea": ["Assam", "Green", "Mint"], "Packets": "text"}}  # fmt: skip
-COURSE = {"title": "Courses", "about": "Put your name down.", "button": "Register",
+COURSE = {"title": "Courses", "text": "Put your name down.", "button": "Register",
           "fields": {"First name": "text", "Family name": "text", "Day": ["Monday", "Thursday"],
                      "Beginner": "checkbox"}}  # fmt: skip
 
 FAMILIES = (
-    Family("chromium-form", APPS, _form, _form_script, (
+    DesktopFamily("chromium-form", APPS, _form, _form_script, (
         {**TEA, "send": {"Name": "Ines", "Tea": "Mint", "Packets": "3"},
          "say": "Order three packets of mint tea on this page, for Ines."},
         {**COURSE, "send": {"First name": "Omar", "Family name": "Haddad", "Day": "Thursday", "Beginner": "on"},
@@ -222,11 +222,11 @@ FAMILIES = (
         {**TEA, "send": {"Name": "Bo", "Tea": "Assam", "Packets": "12"},
          "say": "Bo wants 12 packets of Assam. Fill in the form and send it."},
     )),
-    Family("chromium-bookmark", APPS, _bookmark, _bookmark_script, (
+    DesktopFamily("chromium-bookmark", APPS, _bookmark, _bookmark_script, (
         {"pages": RECIPES, "page": "cake.html", "say": "Bookmark this page."},
         {"pages": RECIPES, "start": "index.html", "page": "soup.html", "say": "Bookmark the recipe for lentil soup."},
     )),
-    Family("chromium-open", APPS, _open, _open_script, (
+    DesktopFamily("chromium-open", APPS, _open, _open_script, (
         {"pages": RECIPES, "way": ["index.html", "salad.html"], "tabs": ["salad.html"], "new": False,
          "say": "Show me the recipe for rice salad."},
         {"pages": RECIPES, "way": ["cake.html", "index.html", "soup.html", "bread.html"], "tabs": ["bread.html"],
@@ -234,17 +234,17 @@ FAMILIES = (
         {"pages": NEWS, "way": ["index.html", "library.html"], "tabs": ["index.html", "library.html"], "new": True,
          "say": "Keep this page open and open localhost:8000/library.html in a second tab."},
     )),
-    Family("chromium-download", APPS, _download, _download_script, (
+    DesktopFamily("chromium-download", APPS, _download, _download_script, (
         {"pages": DATA, "file": "traffic.dat", "text": "street,cars\nMain,5120\nMill,310\n"},
         {"pages": DATA, "file": "rainfall.dat", "text": "month,mm\nMay,61\nJune,48\n"},
     )),
-    Family("chromium-find", APPS, _find, _find_script, (
+    DesktopFamily("chromium-find", APPS, _find, _find_script, (
         {"pages": NEWS, "page": "bridge.html", "answer": "212", "wrong": ["9 million"],
          "say": "How long is the new bridge, in metres? Finish with the number."},
         {"pages": RECIPES, "page": "cake.html", "answer": "175", "wrong": ["55"],
          "say": "At how many degrees does one bake the apple cake? Finish with the number alone."},
     )),
-    Family("chromium-bar", APPS, _bar, _bar_script, ({},), held_out=0),
+    DesktopFamily("chromium-bar", APPS, _bar, _bar_script, ({},), held_out=0),
     impossible("chromium-impossible", APPS, lambda p: _config(_form_page(p)),
         {**TEA, "say": "Order a packet of Darjeeling for Kim on this page; Kim takes no other tea."},
         {**COURSE, "say": "Register Lena Vogt for the course on Sunday here; she has no time on other days."},

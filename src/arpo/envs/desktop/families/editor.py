@@ -1,7 +1,7 @@
 """Tasks for Mousepad, a text editor."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.base import DesktopFamily, Params
 from arpo.envs.desktop.families.moves import Look, Moves, click, press, save_as
 from arpo.envs.desktop.families.parts import HOME, file_is, folder, launch, run, shell_says, task, write
 from arpo.types import Json
@@ -103,27 +103,27 @@ ESSAY = (
 )
 
 FAMILIES = (
-    Family("editor-write", APPS, _write, _write_script, (
+    DesktopFamily("editor-write", APPS, _write, _write_script, (
         {"path": f"{HOME}/Documents/shopping.txt", "text": "milk\neggs\nbread"},
         {"path": f"{HOME}/Documents/hello.py", "text": "name = 'World'\nprint(f'Hello, {name}!')"},
         {"path": f"{HOME}/Documents/besuch.txt", "text": "Mia Müller\nÄußere Straße 7\n12 € am Tag"},
         {"path": f"{HOME}/Documents/todo.txt", "text": "call the bank\nwater the plants"},
     )),
-    Family("editor-replace", APPS, _replace, _replace_script, (
+    DesktopFamily("editor-replace", APPS, _replace, _replace_script, (
         {"path": f"{HOME}/menu.txt", "old": "tea", "new": "coffee", "text": "tea with milk\ncake\ncold tea\nscones\n"},
         {"path": f"{HOME}/config.ini", "old": "8080", "new": "9000", "text": "[web]\nport=8080\n[proxy]\nport=8080\n"},
         {"path": f"{HOME}/letter.txt", "old": "Monday", "new": "Thursday",
          "text": "We meet on Monday at nine.\nPlease bring the plans.\nMonday suits Ann as well.\n"},
     )),
-    Family("editor-append", APPS, _append, _append_script, (
+    DesktopFamily("editor-append", APPS, _append, _append_script, (
         {"path": f"{HOME}/guests.txt", "line": "Farid", "text": "Anna\nBoris\nChen\n"},
         {"path": f"{HOME}/diary.md", "line": "- Sunday: rain, read all day", "text": "# Diary\n- Saturday: sun\n"},
     )),
-    Family("editor-delete", APPS, _delete, _delete_script, (
+    DesktopFamily("editor-delete", APPS, _delete, _delete_script, (
         {"path": f"{HOME}/prices.csv", "line": 3, "text": "item,price\napple,1\nbananna,9999\ncherry,4\n"},
         {"path": f"{HOME}/steps.txt", "line": 2, "text": "boil water\nfry water\nadd pasta\nwait nine minutes\n"},
     )),
-    Family("editor-view", APPS, _view, _view_script, (
+    DesktopFamily("editor-view", APPS, _view, _view_script, (
         {"key": "show-line-numbers", "menu": "View", "item": "Line Numbers", "downs": 3,
          "say": "Make the editor show line numbers beside the text."},
         {"key": "word-wrap", "menu": "Document", "item": "Word Wrap", "downs": 1,

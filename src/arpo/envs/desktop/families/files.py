@@ -1,7 +1,7 @@
 """Tasks for PCManFM, a file manager."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
 from arpo.envs.desktop.families.parts import HOME, folder, launch, shell_says, task, write
 from arpo.types import Json
@@ -107,22 +107,22 @@ def _select(look: Look, p: Params, name: str, *folders: str) -> Moves:
 
 
 FAMILIES = (
-    Family("files-rename", APPS, _rename, _rename_script, (
+    DesktopFamily("files-rename", APPS, _rename, _rename_script, (
         {"at": "Documents", "files": ["draft.txt", "notes.txt"], "old": "draft.txt", "new": "plan.txt"},
         {"at": "Music", "files": ["song1.ogg", "song2.ogg", "song3.ogg"], "old": "song2.ogg", "new": "waltz.ogg"},
         {"at": "Work", "files": ["budget.csv", "team.csv"], "old": "team.csv", "new": "team-2026.csv"},
     )),
-    Family("files-folder", APPS, _folder, _folder_script, (
+    DesktopFamily("files-folder", APPS, _folder, _folder_script, (
         {"at": "Documents", "files": ["letter.txt"], "new": "Invoices"},
         {"at": "Pictures", "files": [], "new": "Summer holiday"},
     )),
-    Family("files-move", APPS, _move, _move_script, (
+    DesktopFamily("files-move", APPS, _move, _move_script, (
         {"at": "Documents", "files": ["agenda.txt", "notes.txt"], "file": "notes.txt", "to": "Archive", "copy": False},
         {"at": "Downloads", "files": ["manual.pdf", "ticket.pdf"], "file": "ticket.pdf", "to": "Travel", "copy": False},
         {"at": "Documents", "files": ["cv.txt", "photo.txt"], "file": "cv.txt", "to": "Backup", "copy": True},
         {"at": "Work", "files": ["a.log", "b.log", "c.log"], "file": "b.log", "to": "Old", "copy": True},
     )),
-    Family("files-delete", APPS, _delete, _delete_script, (
+    DesktopFamily("files-delete", APPS, _delete, _delete_script, (
         {"at": "Downloads", "files": ["movie.part", "photo.jpg", "song.mp3"], "file": "movie.part"},
         {"at": "Documents", "files": ["keep.txt", "old.txt"], "file": "old.txt"},
     )),

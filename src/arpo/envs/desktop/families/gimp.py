@@ -1,7 +1,7 @@
 """Tasks for GIMP, with a picture of four coloured quarters: whatever was done to it can be seen in a few pixels."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
 from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, run, task
 from arpo.types import Json
@@ -63,7 +63,7 @@ _TRANSFORM = (("Open the menu Image.", "alt i"), ("Transform.", "t"))
 _INVERTED = [[[255 - part for part in colour] for colour in row] for row in QUARTERS]
 
 FAMILIES = (
-    Family("gimp-transform", APPS, _picture, _picture_script, (
+    DesktopFamily("gimp-transform", APPS, _picture, _picture_script, (
         {"say": "Mirror the picture, so that left and right change places.", "out": f"{HOME}/Pictures/mirror.png",
          "menu": (*_TRANSFORM, ("Flip horizontally.", "h")), "quarters": [row[::-1] for row in QUARTERS]},
         {"say": "Flip the picture upside down like a reflection in water.", "out": f"{HOME}/Pictures/water.png",
@@ -72,18 +72,18 @@ FAMILIES = (
          "menu": (*_TRANSFORM, ("Rotate by 90 degrees.", "c")), "size": (HEIGHT, WIDTH),
          "quarters": [[WHITE, RED], [BLACK, BLUE]]},
     )),
-    Family("gimp-scale", APPS, _picture, _picture_script, (
+    DesktopFamily("gimp-scale", APPS, _picture, _picture_script, (
         {"say": "Make the picture 160 pixels wide and keep its proportions.", "out": f"{HOME}/Pictures/small.png",
          "menu": (("Open the menu Image.", "alt i"), ("Scale.", "s")), "width": 160, "size": (160, 100)},
         {"say": "Scale the picture up to a width of 640 pixels, in proportion.", "out": f"{HOME}/Pictures/large.png",
          "menu": (("Open the menu Image.", "alt i"), ("Scale.", "s")), "width": 640, "size": (640, 400)},
     )),
-    Family("gimp-invert", APPS, _picture, _picture_script, (
+    DesktopFamily("gimp-invert", APPS, _picture, _picture_script, (
         {"say": "Invert the colours of the picture, as on a film negative.", "out": f"{HOME}/Pictures/negative.png",
          "menu": (("Open the menu Colours.", "alt c"), ("Find 'Invert'.", "v"), ("That one.", "enter")),
          "quarters": _INVERTED},
     ), held_out=0),
-    Family("gimp-convert", APPS, _picture, _picture_script, (
+    DesktopFamily("gimp-convert", APPS, _picture, _picture_script, (
         {"say": "I need this picture as a JPEG file.", "out": f"{HOME}/Pictures/photo.jpg", "menu": ()},
         {"say": "Convert the picture to a bitmap file (BMP).", "out": f"{HOME}/Pictures/photo.bmp", "menu": ()},
     )),

@@ -35,9 +35,9 @@ class Look:
 
     def window(self, title: str) -> tuple[int, int, int, int]:
         """The box (x, y, width, height) of the active window whose title has these words, when there is one."""
-        found = self.until(lambda: self.active(title), f"the window {title!r}")
+        box = self.until(lambda: self.active(title), f"the window {title!r}")
         self.sandbox.ask("settle", limit_s=10.0, quiet_s=0.1, busy=0.1)  # mapped is not yet drawn
-        x, y, width, height = self.active(title) or found
+        x, y, width, height = self.active(title) or box
         return x, y, width, height
 
     def gone(self, title: str) -> None:
@@ -67,12 +67,12 @@ class Look:
 
     def until(self, happened: Callable[[], Any], what: str) -> Any:
         deadline = time.monotonic() + PATIENCE_S
-        while not (found := happened()):
+        while not (result := happened()):
             if time.monotonic() > deadline:
                 titles = ", ".join(window["title"] for window in self._windows())
                 raise EnvError(f"the expert waited {PATIENCE_S:g} s for {what}; windows: {titles or 'none'}")
             time.sleep(0.05)
-        return found
+        return result
 
     def _windows(self) -> list[dict[str, Any]]:
         windows: list[dict[str, Any]] = self.sandbox.ask("windows")

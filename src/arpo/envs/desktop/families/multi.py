@@ -1,7 +1,7 @@
 """Tasks that take two applications."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.base import DesktopFamily, Params
 from arpo.envs.desktop.families.moves import Look, Moves, click, press, save_as, switch
 from arpo.envs.desktop.families.parts import HOME, file_is, launch, task, write
 from arpo.types import Json
@@ -66,17 +66,17 @@ def _run_script(look: Look, p: Params) -> Moves:
 
 
 FAMILIES = (
-    Family("multi-note", ("galculator", "mousepad"), _note, _note_script, (
+    DesktopFamily("multi-note", ("galculator", "mousepad"), _note, _note_script, (
         {"say": "19 times 23", "keys": "19*23=", "result": "437", "out": f"{HOME}/result.txt"},
         {"say": "7208 divided by 53", "keys": "7208/53=", "result": "136", "out": f"{HOME}/share.txt"},
     )),
-    Family("multi-page", ("chromium", "mousepad"), _page, _page_script, (
+    DesktopFamily("multi-page", ("chromium", "mousepad"), _page, _page_script, (
         {"title": "Swimming pool", "text": "Open from 7 to 21. Telephone: 0345 9981.", "answer": "0345 9981",
          "say": "The page in the browser has a telephone number.", "out": f"{HOME}/phone.txt"},
         {"title": "Night train", "text": "Leaves at 22:47 from platform 9; a bed costs 39 euros.", "answer": "22:47",
          "say": "When does the night train leave? The browser shows it.", "out": f"{HOME}/train.txt"},
     )),
-    Family("multi-run", ("mousepad", "xterm"), _run, _run_script, (
+    DesktopFamily("multi-run", ("mousepad", "xterm"), _run, _run_script, (
         {"words": "hello", "path": f"{HOME}/hello.sh", "out": f"{HOME}/said.txt"},
     ), held_out=0),
 )  # fmt: skip

@@ -48,8 +48,8 @@ def says(command: list[str], expected: str) -> Json:
     return check("exact_match", {"type": "vm_command_line", "command": command}, {"expected": expected})
 
 
-def shell_says(line: str, expected: str, *arguments: str) -> Json:
-    return says(["sh", "-c", line, "check", *arguments], expected)
+def shell_says(script: str, expected: str, *arguments: str) -> Json:
+    return says(["sh", "-c", script, "check", *arguments], expected)
 
 
 def file_is(path: str, text: str) -> Json:

@@ -1,7 +1,7 @@
 """Tasks for xterm: what can be done with a line of shell."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.base import DesktopFamily, Params
 from arpo.envs.desktop.families.moves import Look, Moves
 from arpo.envs.desktop.families.parts import HOME, launch, shell_says, task, write
 from arpo.types import Json
@@ -16,42 +16,43 @@ def _line(p: Params) -> Json:
 
 def _line_script(look: Look, p: Params) -> Moves:
     look.window("xterm")
-    yield "Type the command.", Type(f"{p['line']}\n")
-    look.until(lambda: look.sandbox.run(p["check"]).out == p["expected"], p["line"])
+    yield "Type the command.", Type(f"{p['command']}\n")
+    look.until(lambda: look.sandbox.run(p["check"]).out == p["expected"], p["command"])
 
 
 LOG = "".join(f"{'ERROR' if n % 7 == 3 else 'INFO'} request {n} took {n * 37 % 90} ms\n" for n in range(40))
 
 FAMILIES = (
-    Family("terminal-count", APPS, _line, _line_script, (
+    DesktopFamily("terminal-count", APPS, _line, _line_script, (
         {"say": "How many lines has server.log? Write the number, and nothing else, to lines.txt in the home folder.",
-         "files": {"server.log": LOG}, "line": "wc -l < server.log > lines.txt",
+         "files": {"server.log": LOG}, "command": "wc -l < server.log > lines.txt",
          "check": "cat lines.txt", "expected": "40\n"},
         {"say": "Count the lines of server.log that begin with ERROR, and put the number into errors.txt.",
-         "files": {"server.log": LOG}, "line": "grep -c ^ERROR server.log > errors.txt",
+         "files": {"server.log": LOG}, "command": "grep -c ^ERROR server.log > errors.txt",
          "check": "cat errors.txt", "expected": f"{LOG.count('ERROR')}\n"},
     )),
-    Family("terminal-text", APPS, _line, _line_script, (
+    DesktopFamily("terminal-text", APPS, _line, _line_script, (
         {"say": "Sort the lines of names.txt by the alphabet and save them as sorted.txt, with the terminal.",
-         "files": {"names.txt": "Zoe\nAda\nMax\nEva\n"}, "line": "sort names.txt > sorted.txt",
+         "files": {"names.txt": "Zoe\nAda\nMax\nEva\n"}, "command": "sort names.txt > sorted.txt",
          "check": "cat sorted.txt", "expected": "Ada\nEva\nMax\nZoe\n"},
         {"say": "Put the first three lines of poem.txt into a new file start.txt.",
-         "files": {"poem.txt": "the moon\nthe lake\na boat\nno wind\nnobody\n"}, "line": "head -3 poem.txt > start.txt",
+         "files": {"poem.txt": "the moon\nthe lake\na boat\nno wind\nnobody\n"},
+         "command": "head -3 poem.txt > start.txt",
          "check": "cat start.txt", "expected": "the moon\nthe lake\na boat\n"},
         {"say": "From the terminal, join one.txt and two.txt, in this order, into both.txt.",
-         "files": {"one.txt": "first\n", "two.txt": "second\n"}, "line": "cat one.txt two.txt > both.txt",
+         "files": {"one.txt": "first\n", "two.txt": "second\n"}, "command": "cat one.txt two.txt > both.txt",
          "check": "cat both.txt", "expected": "first\nsecond\n"},
     )),
-    Family("terminal-files", APPS, _line, _line_script, (
+    DesktopFamily("terminal-files", APPS, _line, _line_script, (
         {"say": "Make the script backup.sh in the home folder executable for its owner.",
-         "files": {"backup.sh": "#!/bin/sh\necho saved\n"}, "line": "chmod u+x backup.sh",
+         "files": {"backup.sh": "#!/bin/sh\necho saved\n"}, "command": "chmod u+x backup.sh",
          "check": "test -x backup.sh && ./backup.sh", "expected": "saved\n"},
         {"say": "Move all .jpg files of the folder inbox into a new folder called photos, also in the home folder.",
          "files": {"inbox/a.jpg": "a", "inbox/b.jpg": "b", "inbox/c.txt": "c"},
-         "line": "mkdir photos && mv inbox/*.jpg photos", "check": "ls inbox photos",
+         "command": "mkdir photos && mv inbox/*.jpg photos", "check": "ls inbox photos",
          "expected": "inbox:\nc.txt\n\nphotos:\na.jpg\nb.jpg\n"},
         {"say": "Pack the folder thesis into a compressed archive thesis.tar.gz in the home folder.",
-         "files": {"thesis/intro.tex": "a", "thesis/main.tex": "b"}, "line": "tar czf thesis.tar.gz thesis",
+         "files": {"thesis/intro.tex": "a", "thesis/main.tex": "b"}, "command": "tar czf thesis.tar.gz thesis",
          "check": "tar tzf thesis.tar.gz | sort | sed s,^[.]/,,",
          "expected": "thesis/\nthesis/intro.tex\nthesis/main.tex\n"},
     )),

@@ -1,7 +1,7 @@
 """Tasks for VLC, with a short film that a setup step writes. It is paused: a playing one never lets the screen rest."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params, impossible
+from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import CONFIRMS, Look, Moves, click, press
 from arpo.envs.desktop.families.parts import HOME, launch, run, shell_says, task
 from arpo.types import Json
@@ -85,15 +85,15 @@ def _path(film: str) -> str:
 
 
 FAMILIES = (
-    Family("vlc-snapshot", APPS, _snapshot, _snapshot_script, (
+    DesktopFamily("vlc-snapshot", APPS, _snapshot, _snapshot_script, (
         {"films": ["square.y4m"], "say": "Start the film."},
         {"films": ["holiday.y4m"], "say": "Play my holiday film."},
     )),
-    Family("vlc-playlist", APPS, _playlist, _playlist_script, (
+    DesktopFamily("vlc-playlist", APPS, _playlist, _playlist_script, (
         {"films": ["square.y4m"], "out": f"{HOME}/square.xspf"},
         {"films": ["first.y4m", "second.y4m"], "out": f"{HOME}/evening.xspf"},
     )),
-    Family("vlc-setting", APPS, _setting, _setting_script, (
+    DesktopFamily("vlc-setting", APPS, _setting, _setting_script, (
         {"say": "Set the player up so that it pauses when its window is minimised.", "key": "qt-pause-minimized",
          "value": 1, "box": "Pause playback when minimized", "at": (452, 293)},
         {"say": "I never want more than one VLC to run: allow only one instance, in the preferences.",

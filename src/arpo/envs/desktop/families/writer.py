@@ -1,7 +1,7 @@
 """Tasks for LibreOffice Writer."""
 
 from arpo.agent.actions import Type
-from arpo.envs.desktop.families.base import Family, Params
+from arpo.envs.desktop.families.base import DesktopFamily, Params
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
 from arpo.envs.desktop.families.office import document, save, save_copy
 from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, shell_says, task
@@ -90,15 +90,15 @@ def _path(p: Params) -> str:
 
 
 FAMILIES = (
-    Family("writer-replace", APPS, _replace, _replace_script, (
+    DesktopFamily("writer-replace", APPS, _replace, _replace_script, (
         {"file": "trip.odt", "text": TRIP, "old": "Rome", "new": "Naples"},
         {"file": "letter.odt", "text": LETTER, "old": "Tuesday", "new": "Wednesday"},
     )),
-    Family("writer-append", APPS, _append, _append_script, (
+    DesktopFamily("writer-append", APPS, _append, _append_script, (
         {"file": "letter.odt", "text": LETTER, "new": "Kind regards, Post Office 7"},
         {"file": "rules.odt", "text": RULES, "new": "Have fun!"},
     )),
-    Family("writer-style", APPS, _style, _style_script, (
+    DesktopFamily("writer-style", APPS, _style, _style_script, (
         {"file": "trip.odt", "text": TRIP, "line": 0, "property": "text-align", "value": "center", "key": "ctrl e",
          "thought": "Centre it.", "say": "Centre the title, 'My trip to Rome', and save the document."},
         {"file": "rules.odt", "text": RULES, "line": 2, "property": "font-weight", "value": "bold", "key": "ctrl b",
@@ -108,7 +108,7 @@ FAMILIES = (
         {"file": "rules.odt", "text": RULES, "line": 0, "property": "outline-level", "value": "1", "key": "ctrl 1",
          "thought": "Heading 1.", "say": "Give the line 'House rules' the style Heading 1 and save the file."},
     )),
-    Family("writer-pdf", APPS, _pdf, _pdf_script, (
+    DesktopFamily("writer-pdf", APPS, _pdf, _pdf_script, (
         {"file": "trip.odt", "text": TRIP, "pdf": f"{HOME}/trip-final.pdf"},
         {"file": "rules.odt", "text": RULES, "pdf": f"{HOME}/house-rules.pdf"},
     )),
