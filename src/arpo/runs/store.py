@@ -28,6 +28,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
 import zlib
@@ -404,3 +405,8 @@ def _cut_unfinished_line(path: Path) -> None:
     """A writer that was killed may have left half a line behind; the next one must not go on in it."""
     if path.exists() and not (text := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, text.rfind(b"\n") + 1)
+
+
+def folder_name(text: str) -> str:
+    """The text as a part of a folder's name: without slashes, colons and spaces."""
+    return re.sub(r"[^\w.+=-]+", "-", text)

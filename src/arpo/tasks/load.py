@@ -8,7 +8,7 @@ An id in a list is a task of the catalog or lies beside the list as `examples/<d
 form or in OSWorld's (osworld.py); the file wins, since whoever put it there meant it. Whatever is wrong ends in one
 TaskError that names the place.
 
-A run keeps its tasks whole (arpo.runs.tasks): `to_text` writes them, `parse_tasks` reads them as warily as task files.
+A run keeps its tasks whole (kept.py): `to_text` writes them, `parse_tasks` reads them as warily as task files.
 """
 
 import dataclasses

@@ -31,6 +31,8 @@ def select(evaluation: Evaluation, least: int, drop_solved: bool, solved: float)
 
 def refuse_place(path: Path) -> None:
     """ConfigError where no list could be written. Nothing is left there yet."""
+    if not path.name.endswith(".json"):
+        raise ConfigError(f"out={path}: must end in .json")
     try:
         if path.is_dir():
             raise ConfigError(f"out={path}: is a folder; a task list is a file")

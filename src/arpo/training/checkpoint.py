@@ -37,7 +37,7 @@ from safetensors import SafetensorError
 from arpo.algorithms.replay import Replay
 from arpo.engines.checkpoint import find_checkpoint, load_model
 from arpo.errors import ConfigError
-from arpo.runs.settings import LINE
+from arpo.runs.settings import METRICS
 from arpo.training import lora
 from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.types import to_json
@@ -115,7 +115,7 @@ class Checkpoints:
         """The metrics of the newest one's last update."""
         line: dict[str, Any] = self._state(self.newest)["line"]
         with self._reading(self.newest / "state.json"):
-            if not line.keys() >= LINE:
+            if not line.keys() >= METRICS:
                 raise ValueError("its line of metrics is none")
         return line
 
