@@ -101,6 +101,7 @@ class Backend:
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
     system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
+    doctor: str | None = None  # "module:callable" of the section `env`: what this machine lacks, each with a remedy
 
 
 BACKENDS = {
@@ -126,6 +127,7 @@ BACKENDS = {
             refuse="arpo.envs.desktop.needs:refuse",
             refuse_size="arpo.envs.desktop.needs:refuse_size",
             system="Linux",
+            doctor="arpo.envs.desktop.doctor:lacking",
         ),
         Backend(
             name="osworld",
@@ -137,6 +139,7 @@ BACKENDS = {
             settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
             system="Linux",
             refuse="arpo.envs.osworld:refuse",
+            doctor="arpo.envs.osworld_doctor:lacking",
         ),
     )
 }
