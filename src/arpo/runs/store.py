@@ -1,7 +1,7 @@
 """A run: one folder that holds everything, written by one process and readable by others meanwhile.
 
     config.yaml     the settings; of those that may change (settings.py) the last
-    tasks.json      the tasks, written once (tasks.py)
+    tasks.json      the tasks, written once (tasks/kept.py)
     metrics.jsonl   one JSON object a line
     run.sqlite      the trajectories, the screenshots by hash, and what each update learned from which token
     run.lock        held by the writer; a killed one lets go of it
@@ -14,11 +14,8 @@
         …
 
 Each call is one transaction. A writer that is killed loses the one under way and nothing else; after a power cut the
-last few may be gone too, the rest is whole (SQLite's write-ahead log, which wants a local disk).
-
-Size: a screen is stored once, re-encoded without loss (WebP: the same pixels in 40 % of pocket's PNG bytes, for 4 ms
-at 448x280), a trajectory as its JSON in zlib (a third). Fifteen steps of an expert that errs every other time on a
-448x280 desktop take 81 kB on average over subset32 and 126 kB at most, all files counted: `pytest tests/runs -k disk`.
+last few may be gone too, the rest is whole (SQLite's write-ahead log, which wants a local disk). Screens are stored
+once, re-encoded without loss; fifteen steps at 448x280 take some 80 kB, all files counted: `pytest tests/runs -k disk`.
 """
 
 import asyncio
@@ -186,13 +183,13 @@ class Run:
 
     def pin(self, name: str, value: str) -> None:
         """Say what the run is of, such as its weights. ConfigError where it was begun with another value."""
-        self._write("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
+        self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         if (pinned := self.fact(name)) != value:
             raise ConfigError(f"{self.folder}: was begun with {name} {pinned}, not {value}; choose another folder")
 
     def note(self, name: str, value: str) -> None:
         """Remember something about the run that may change, such as the time it has taken so far."""
-        self._write("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+        self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def fact(self, name: str) -> str | None:
         """What was pinned or noted last under that name."""
@@ -201,11 +198,11 @@ class Run:
 
     def add(self, trajectory: Trajectory) -> None:
         """Keep a finished episode. ValueError where one of its id is there already: nothing is counted twice."""
-        t = trajectory
-        about = (t.id, t.task_id, t.provenance.update, t.provenance.source, t.attempt, t.env_seed)
-        values = (*about, t.outcome, t.score, t.reward, len(t.steps), zlib.compress(to_json(t)))
+        t, origin = trajectory, trajectory.provenance
+        key = (t.id, t.task_id, origin.update, origin.source, t.attempt, t.env_seed)
+        values = (*key, t.outcome, t.score, t.reward, len(t.steps), zlib.compress(to_json(t)))
         try:
-            self._write(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
+            self._db.execute(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
         except sqlite3.IntegrityError:
             raise ValueError(f"{self.folder}: the trajectory {t.id!r} is there already") from None
 
@@ -220,17 +217,15 @@ class Run:
         self, *, task_id: str | None = None, update: int | None = None, source: str | None = None
     ) -> Iterator[Summary]:
         """The same without the steps: a hundred times as fast."""
-        names = [field.name for field in dataclasses.fields(Summary)]
-        columns = ", ".join(f'"{name}"' for name in names)
-        for row in self._select(columns, task_id=task_id, update=update, source=source):
-            values = dict(zip(names, row, strict=True))
-            yield Summary(**(values | {"outcome": Outcome(values["outcome"])}))
+        columns = ", ".join(f'"{field.name}"' for field in dataclasses.fields(Summary))
+        rows = self._select(columns, task_id=task_id, update=update, source=source)
+        for *key, outcome, score, reward, n_steps in rows:
+            yield Summary(*key, Outcome(outcome), score, reward, n_steps)
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """The one of that id. KeyError where there is none."""
-        for (record,) in self._select("record", id=trajectory_id):
-            return self._unpacked(record)
-        raise KeyError(trajectory_id)
+        (record,) = self._one("SELECT record FROM trajectories WHERE id = ?", trajectory_id)
+        return self._unpacked(record)
 
     def add_image(self, observation: Observation) -> None:
         """Keep a screenshot, once."""
@@ -238,10 +233,7 @@ class Run:
             self._write_image(observation, _smaller(observation))
 
     async def keep_image(self, observation: Observation) -> None:
-        """The same, a large one encoded beside the event loop: when this returns, it is in the store.
-
-        Only the encoding is in a thread, since it takes 99 % of the time and the database has one user.
-        """
+        """The same, a large one encoded in a thread. That takes 99 % of the time; the database has one user."""
         name = observation.hash
         if not large(observation):
             self.add_image(observation)
@@ -256,23 +248,17 @@ class Run:
 
     def image(self, name: str) -> Observation:
         """The screenshot of that hash: the same pixels, not the same bytes. KeyError where there is none."""
-        row = self._db.execute("SELECT image, width, height FROM images WHERE hash = ?", (name,)).fetchone()
-        if row is None:
-            raise KeyError(name)
-        image, width, height = row
-        return Observation(image, width, height, name)
+        return Observation(*self._one("SELECT image, width, height FROM images WHERE hash = ?", name), name)
 
     async def keep_record(self, update: int, records: Sequence[TokenRecord]) -> None:
         """Keep what an update learned. Where it is made again, the newer record replaces the other."""
         packed = await beside(pack, records)
-        self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
+        self._db.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
 
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""
-        row = self._db.execute('SELECT record FROM records WHERE "update" = ?', (update,)).fetchone()
-        if row is None:
-            raise KeyError(update)
-        return unpack(row[0])
+        (record,) = self._one('SELECT record FROM records WHERE "update" = ?', update)
+        return unpack(record)
 
     def log(self, metrics: dict[str, Any]) -> None:
         """One more line of metrics.jsonl, written in one piece where the disk has room for it."""
@@ -284,22 +270,26 @@ class Run:
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What was logged, without a last line that is still being written."""
         path = self.folder / "metrics.jsonl"
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield _metrics(path, number, line)
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        for number, line in enumerate(lines, start=1):
+            metrics = None
+            with contextlib.suppress(ValueError):
+                metrics = json.loads(line)
+            if not isinstance(metrics, dict) or not metrics:
+                raise ConfigError(f"{path}: line {number} cannot be read; take it out, and the run goes on without it")
+            yield metrics
 
     def _has_image(self, name: str) -> bool:
         return self._db.execute("SELECT 1 FROM images WHERE hash = ?", (name,)).fetchone() is not None
 
     def _write_image(self, observation: Observation, image: bytes) -> None:
         values = (observation.hash, observation.width, observation.height, image)
-        self._write("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
+        self._db.execute("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
 
-    def _write(self, query: str, values: tuple[object, ...]) -> None:
-        self._db.execute(query, values)
+    def _one(self, query: str, key: str | int) -> tuple[Any, ...]:
+        for row in self._db.execute(query, (key,)):
+            return tuple(row)
+        raise KeyError(key)
 
     def _unpacked(self, record: bytes) -> Trajectory:
         try:
@@ -322,11 +312,9 @@ def _lock(folder: Path) -> int:
     try:
         lock_file(lock)
     except BlockingIOError:
-        holder = os.read(lock, 100).decode(errors="replace").strip()
+        pid = os.read(lock, 100).decode(errors="replace").strip()
         os.close(lock)
-        raise ConfigError(
-            f"{folder}: process {holder or '?'} is writing to this run; wait, or choose another"
-        ) from None
+        raise ConfigError(f"{folder}: process {pid or '?'} is writing to this run; wait, or choose another") from None
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     return lock
@@ -342,10 +330,10 @@ def _opened(folder: Path, address: str) -> contextlib.closing[_Database]:
 
 def _format(folder: Path, db: _Database) -> int:
     """The format of an opened run.sqlite, 0 for a new one."""
-    (found,) = db.execute("PRAGMA user_version").fetchone()
-    if found > FORMAT:
-        raise ConfigError(f"{folder}: was written by a newer arpo (format {found}; this one knows {FORMAT})")
-    return int(found)
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > FORMAT:
+        raise ConfigError(f"{folder}: was written by a newer arpo (format {version}; this one knows {FORMAT})")
+    return int(version)
 
 
 @contextlib.contextmanager
@@ -373,18 +361,10 @@ def _damaged(folder: Path, why: str) -> ConfigError:
     )
 
 
-def _metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        if isinstance(found := json.loads(line), dict) and found:
-            return found
-    raise ConfigError(f"{path}: line {number} cannot be read; take it out, and the run goes on without it")
-
-
 def _smaller(observation: Observation) -> bytes:
-    """The screenshot's bytes, or fewer that decode to the same pixels.
+    """The screenshot's bytes, or fewer that decode to the same pixels: WebP takes 40 % of pocket's PNG bytes.
 
-    Method 1 with effort ("quality") 30 is where lossless WebP bends: 20 saves half the time and costs a quarter more
-    bytes, more effort saves hardly a byte.
+    Of its efforts ("quality") 30 is best: 20 saves half the time and costs a quarter more bytes, more saves hardly one.
     """
     if max(observation.width, observation.height) > LARGEST_WEBP:
         return observation.image
