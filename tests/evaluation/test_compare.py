@@ -32,13 +32,13 @@ def test_the_standard_error_is_that_of_means_of_new_seeds_and_tasks() -> None:
     rng = np.random.default_rng(2)
     tables = [simulated(rng, 4, 12, 0.1, 0.2, 0.3) for _ in range(3000)]
     of_means = np.var([table.mean() for table in tables])
-    told = np.mean([compare._spread(table)[0] ** 2 for table in tables])
+    told = np.mean([compare._standard_error(table)[0] ** 2 for table in tables])
     assert told == pytest.approx(of_means, rel=0.1)
     # Where one thing varies it is the textbook's: s / sqrt(n), n - 1.
     column = np.array([[0.1], [0.4], [0.2], [0.9]])
     for table in (column, column.T):
-        spread, degrees = compare._spread(table)
-        assert spread == pytest.approx(column.std(ddof=1) / 2) and degrees == 3
+        std, degrees = compare._standard_error(table)
+        assert std == pytest.approx(column.std(ddof=1) / 2) and degrees == 3
 
 
 def simulated(rng: np.random.Generator, seeds: int, tasks: int, by_seed: float, by_task: float, noise: float) -> Rates:
