@@ -95,20 +95,10 @@ class Summary:
     n_steps: int
 
 
-class _Database(sqlite3.Connection):
-    """A connection that says of a disk or a damaged file what everybody else would."""
-
-    folder: Path
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        with _plain_errors(self.folder):
-            return super().execute(sql, parameters)
-
-
 class Run:
     """A run's folder. `Run.write` makes or continues one, `Run.read` only looks."""
 
-    def __init__(self, folder: Path, db: _Database, opened: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, db: sqlite3.Connection, opened: contextlib.ExitStack) -> None:
         self.folder, self._db, self._opened = folder, db, opened
         self._encoding: dict[str, asyncio.Future[bytes]] = {}  # screenshots in threads, by hash
 
@@ -123,20 +113,19 @@ class Run:
             lock = _lock(folder)
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(f"{folder}: is not a folder") from None
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as opened, _plain_errors(folder):
             opened.callback(os.close, lock)
             if not (folder / "config.yaml").exists():
                 write_whole(folder / "config.yaml", config)
             _cut_unfinished_line(folder / "metrics.jsonl")
-            db = opened.enter_context(_opened(folder, str(folder / "run.sqlite")))
+            db = opened.enter_context(_connected(folder, "rwc"))
             if _format(folder, db) == 0:
                 if (folder / "metrics.jsonl").exists():
                     raise ConfigError(
                         f"{folder}: has no run.sqlite, where the episodes are that its metrics.jsonl tells of; put it "
                         "back, or begin another run (train.model=… with a checkpoint, to go on from there)"
                     )
-                with _plain_errors(folder):
-                    db.executescript(SCHEMA)
+                db.executescript(SCHEMA)
             db.execute("PRAGMA synchronous = NORMAL")
             return cls(folder, db, opened.pop_all())
 
@@ -145,9 +134,8 @@ class Run:
         """The run in this folder, for reading, also while it is written."""
         if not (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder}: holds no run")
-        address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro"
-        with contextlib.ExitStack() as opened:
-            db = opened.enter_context(_opened(folder, address))
+        with contextlib.ExitStack() as opened, _plain_errors(folder):
+            db = opened.enter_context(_connected(folder, "ro"))
             if _format(folder, db) == 0:
                 raise ConfigError(f"{folder}: holds no run yet")
             return cls(folder, db, opened.pop_all())
@@ -183,17 +171,17 @@ class Run:
 
     def pin(self, name: str, value: str) -> None:
         """Say what the run is of, such as its weights. ConfigError where it was begun with another value."""
-        self._db.execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
+        self._execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         if (pinned := self.fact(name)) != value:
             raise ConfigError(f"{self.folder}: was begun with {name} {pinned}, not {value}; choose another folder")
 
     def note(self, name: str, value: str) -> None:
         """Remember something about the run that may change, such as the time it has taken so far."""
-        self._db.execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+        self._execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def fact(self, name: str) -> str | None:
         """What was pinned or noted last under that name."""
-        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        row = self._execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def add(self, trajectory: Trajectory) -> None:
@@ -202,7 +190,7 @@ class Run:
         key = (t.id, t.task_id, origin.update, origin.source, t.attempt, t.env_seed)
         values = (*key, t.outcome, t.score, t.reward, len(t.steps), zlib.compress(to_json(t)))
         try:
-            self._db.execute(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
+            self._execute(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
         except sqlite3.IntegrityError:
             raise ValueError(f"{self.folder}: the trajectory {t.id!r} is there already") from None
 
@@ -217,10 +205,11 @@ class Run:
         self, *, task_id: str | None = None, update: int | None = None, source: str | None = None
     ) -> Iterator[Summary]:
         """The same without the steps: a hundred times as fast."""
-        columns = ", ".join(f'"{field.name}"' for field in dataclasses.fields(Summary))
-        rows = self._select(columns, task_id=task_id, update=update, source=source)
-        for *key, outcome, score, reward, n_steps in rows:
-            yield Summary(*key, Outcome(outcome), score, reward, n_steps)
+        names = [field.name for field in dataclasses.fields(Summary)]
+        columns = ", ".join(f'"{name}"' for name in names)
+        for row in self._select(columns, task_id=task_id, update=update, source=source):
+            values = dict(zip(names, row, strict=True))
+            yield Summary(**(values | {"outcome": Outcome(values["outcome"])}))
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """The one of that id. KeyError where there is none."""
@@ -248,12 +237,13 @@ class Run:
 
     def image(self, name: str) -> Observation:
         """The screenshot of that hash: the same pixels, not the same bytes. KeyError where there is none."""
-        return Observation(*self._one("SELECT image, width, height FROM images WHERE hash = ?", name), name)
+        image, width, height = self._one("SELECT image, width, height FROM images WHERE hash = ?", name)
+        return Observation(image, width, height, name)
 
     async def keep_record(self, update: int, records: Sequence[TokenRecord]) -> None:
         """Keep what an update learned. Where it is made again, the newer record replaces the other."""
         packed = await beside(pack, records)
-        self._db.execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
+        self._execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
 
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""
@@ -280,14 +270,18 @@ class Run:
             yield metrics
 
     def _has_image(self, name: str) -> bool:
-        return self._db.execute("SELECT 1 FROM images WHERE hash = ?", (name,)).fetchone() is not None
+        return self._execute("SELECT 1 FROM images WHERE hash = ?", (name,)).fetchone() is not None
 
     def _write_image(self, observation: Observation, image: bytes) -> None:
         values = (observation.hash, observation.width, observation.height, image)
-        self._db.execute("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
+        self._execute("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
+
+    def _execute(self, query: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        with _plain_errors(self.folder):
+            return self._db.execute(query, values)
 
     def _one(self, query: str, key: str | int) -> tuple[Any, ...]:
-        for row in self._db.execute(query, (key,)):
+        for row in self._execute(query, (key,)):
             return tuple(row)
         raise KeyError(key)
 
@@ -320,15 +314,13 @@ def _lock(folder: Path) -> int:
     return lock
 
 
-def _opened(folder: Path, address: str) -> contextlib.closing[_Database]:
-    """run.sqlite, to be closed at the end of a block."""
-    with _plain_errors(folder):
-        db = sqlite3.connect(address, uri=address.startswith("file:"), isolation_level=None, factory=_Database)
-    db.folder = folder
-    return contextlib.closing(db)
+def _connected(folder: Path, mode: str) -> contextlib.closing[sqlite3.Connection]:
+    """run.sqlite, to be closed at the end of a block. Each statement is a transaction."""
+    address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode={mode}"
+    return contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None))
 
 
-def _format(folder: Path, db: _Database) -> int:
+def _format(folder: Path, db: sqlite3.Connection) -> int:
     """The format of an opened run.sqlite, 0 for a new one."""
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > FORMAT:
