@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from arpo.config import Config
 
 SizeOption = Annotated[str, typer.Option(help="The screen, WIDTHxHEIGHT in pixels.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what each means.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what would be done.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 RunDirOption = Annotated[Path | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")]
 Settings = Annotated[

@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from arpo import __version__
-from arpo.arguments import JsonOption, RunDirOption, Settings, configured, show
+from arpo.arguments import DryRunOption, JsonOption, RunDirOption, Settings, configured, show
 from arpo.bench.cli import app as bench_app
 from arpo.envs.cli import app as envs_app
 from arpo.errors import ArpoError, ConfigError
@@ -58,8 +58,7 @@ def _before_any_command(
 @app.command("eval")
 def evaluate(
     model: Annotated[
-        str,
-        typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; or expert, random, fail."),
+        str, typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; expert, random or fail.")
     ],
     settings: Settings = None,
     tasks: Annotated[str | None, typer.Option(help="A split, a task list file or one id: tasks.source.")] = None,
@@ -70,9 +69,7 @@ def evaluate(
     n_envs: Annotated[int | None, typer.Option(help="Episodes at once: eval.n_envs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the screens and of sampling.")] = None,
     run_dir: RunDirOption = None,
-    pictures: Annotated[
-        Path | None, typer.Option(help="A folder for moving pictures of a success and of a failure.")
-    ] = None,
+    pictures: Annotated[Path | None, typer.Option(help="A folder for pictures of a success and a failure.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How often an agent gets its tasks done, with a 95 % interval.
@@ -138,12 +135,8 @@ def select(
 @app.command()
 def train(
     settings: Settings = None,
-    resume: Annotated[
-        Path | None, typer.Option(help="The folder of a run to resume; limits such as train.updates may be changed.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check, and print the settings and what would be done.")
-    ] = False,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume; its limits may change.")] = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Make an agent better at its tasks by reinforcement learning.
 

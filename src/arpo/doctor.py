@@ -14,6 +14,7 @@ import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from pkgutil import resolve_name
+from typing import Any
 
 from PIL import features
 from rich.console import Console
@@ -39,7 +40,14 @@ class Finding:
 
 def diagnose(env: EnvConfig) -> list[Finding]:
     here = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), _fonts())
+    freetype = features.version("freetype2")
+    fonts = Finding(
+        "Pillow with FreeType",
+        freetype is not None,
+        f"FreeType {freetype}" if freetype else "this Pillow was built without it: no text on any screen",
+        f"{PIP} --force-reinstall --only-binary :all: pillow",
+    )
+    machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), fonts)
     return [*machine, *(_backend(one, env) for one in BACKENDS.values()), *(_extra(*extra) for extra in EXTRAS)]
 
 
@@ -72,7 +80,7 @@ def _torch() -> list[Finding]:
         return [Finding("PyTorch", False, detail, f"{PIP} --force-reinstall torch")]
     with warnings.catch_warnings(record=True) as said:  # by a build for GPUs that finds a driver it cannot use
         warnings.simplefilter("always")
-        devices = [f"cuda:{i} {_gpu(i)}" for i in range(torch.cuda.device_count())]
+        devices = [f"cuda:{i} {_gpu(torch, i)}" for i in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         devices.append("mps")
     versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
@@ -84,25 +92,13 @@ def _torch() -> list[Finding]:
     ]
 
 
-def _gpu(number: int) -> str:
+def _gpu(torch: Any, number: int) -> str:
     """Its name and memory, as far as it says."""
-    import torch
-
     try:
         name, (free, total) = torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)
     except RuntimeError as error:  # in use by another alone, or lost
         return f"cannot be used: {str(error).splitlines()[0]}"
     return f"{name}, {total / 2**30:.1f} GB, {free / 2**30:.1f} GB of it free"
-
-
-def _fonts() -> Finding:
-    version = features.version("freetype2")
-    return Finding(
-        "Pillow with FreeType",
-        version is not None,
-        f"FreeType {version}" if version else "this Pillow was built without it: no text on any screen",
-        f"{PIP} --force-reinstall --only-binary :all: pillow",
-    )
 
 
 def _backend(backend: Backend, settings: EnvConfig) -> Finding:
@@ -140,7 +136,6 @@ def _extra(name: str, needed: str, detail: str) -> Finding:
 def print_findings(findings: list[Finding]) -> None:
     table = Table("", "", "what it is, or the command that enables it", box=None, pad_edge=False)
     for finding in findings:
-        mark = "[green]works[/]" if finding.works else "[red]missing[/]"
-        lines = [finding.detail] if finding.works or not finding.enable else [finding.detail, finding.enable]
-        table.add_row(mark, finding.what, escape("\n".join(lines)))
+        mark, enable = ("[green]works[/]", "") if finding.works else ("[red]missing[/]", finding.enable)
+        table.add_row(mark, finding.what, escape(f"{finding.detail}\n{enable}".strip()))
     Console(highlight=False).print(table)

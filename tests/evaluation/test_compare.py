@@ -21,7 +21,7 @@ def test_resampling_is_what_drawing_seeds_and_tasks_in_every_possible_way_comes_
         for tasks in itertools.product(range(3), repeat=3)
     ]
     draws = compare.resampled(rates)
-    assert len(draws) == compare.DRAWS and np.array_equal(draws, compare.resampled(rates))
+    assert len(draws) == compare.RESAMPLES and np.array_equal(draws, compare.resampled(rates))
     assert draws.mean() == pytest.approx(np.mean(every), abs=0.01)
     assert draws.std() == pytest.approx(np.std(every), rel=0.05)
     for edge in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7):  # the whole distribution, not only its moments
@@ -53,7 +53,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
     by_seed: float, by_task: float, noise: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever varies most: seeds, single trials or tasks. A plain bootstrap would come to 83, 98 and 94 %."""
-    monkeypatch.setattr(compare, "DRAWS", 400)
+    monkeypatch.setattr(compare, "RESAMPLES", 400)
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(400):
@@ -99,7 +99,7 @@ def test_where_few_tasks_change_the_truth_is_inside_also_when_none_of_them_is_se
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With (0, 0) for samples in which nothing changed it would be 28, 63 and 87 %."""
-    monkeypatch.setattr(compare, "DRAWS", 400)
+    monkeypatch.setattr(compare, "RESAMPLES", 400)
     rng = np.random.default_rng(4)
     held = 0
     for _ in range(400):
@@ -147,7 +147,7 @@ def test_the_interval_of_a_gain_holds_the_truth_as_often_as_it_says(
     tasks: int, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some tasks are learned and some are not, on which the agent was of all kinds before."""
-    monkeypatch.setattr(compare, "DRAWS", 400)
+    monkeypatch.setattr(compare, "RESAMPLES", 400)
     rng = np.random.default_rng(5)
     held = 0
     for _ in range(400):

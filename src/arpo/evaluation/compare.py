@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from arpo.evaluation.run import Evaluation
 from arpo.evaluation.statistics import Interval, Z, student, wilson
 
-DRAWS = 4000
+RESAMPLES = 4000
 EQUAL = 1e-9  # values that are no further apart are the same, but for rounding
 
 Rates = NDArray[np.float64]
@@ -77,9 +77,9 @@ def gain(base: Evaluation, trained: Evaluation) -> Estimate | None:
 
 
 def resampled(rates: Rates) -> Rates:
-    """Means of as many seeds and as many tasks, both drawn with replacement; always the same draws."""
+    """Means of as many seeds and as many tasks, both drawn with replacement; always the same ones."""
     rng = np.random.default_rng(0)
-    seeds, tasks = (rng.multinomial(n, [1 / n] * n, DRAWS) for n in rates.shape)  # how often each was drawn
+    seeds, tasks = (rng.multinomial(n, [1 / n] * n, RESAMPLES) for n in rates.shape)  # how often each was drawn
     means: Rates = ((seeds @ rates) * tasks).sum(axis=1) / rates.size
     return means
 
