@@ -52,7 +52,6 @@ def _device(value: str) -> str:
 Size = Annotated[
     tuple[int, int], pydantic.BeforeValidator(_size), pydantic.PlainSerializer(lambda size: "{}x{}".format(*size))
 ]
-EnvName = Annotated[str, pydantic.AfterValidator(_env_name)]
 Device = Annotated[str, pydantic.AfterValidator(_device)]
 
 
@@ -66,7 +65,9 @@ class Section(BaseModel):
 
 
 class EnvConfig(Section):
-    name: EnvName = _setting("pocket", "which environment; `arpo envs list` names them")
+    name: Annotated[str, pydantic.AfterValidator(_env_name)] = _setting(
+        "pocket", "which environment; `arpo envs list` names them"
+    )
     size: Size = _setting((448, 280), "the screen, WIDTHxHEIGHT in pixels")
     workers: int = _setting(0, "processes for environments, one in each; 0: all in this one; changes no result", ge=0)
     files: str | None = _setting(None, "of desktop: a folder with the files of OSWorld's tasks, or a mirror's address")
@@ -357,8 +358,7 @@ def _read(source: str) -> dict[str, Any]:
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
-        hint = _nearest(source, presets()) or f"the presets are {', '.join(presets())}"
-        raise ConfigError(f"{source}: neither a preset nor a file; {hint}") from None
+        raise ConfigError(f"{source}: neither a preset nor a file; {_hint(source, 'presets', presets())}") from None
     except UnicodeDecodeError:
         raise ConfigError(f"{source}: not a text file in UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
@@ -462,12 +462,12 @@ def _reason(key: str, error: Any) -> str:
 
 
 def _unknown_key(key: str) -> str:
-    return f"unknown key; {_nearest(key, known_keys()) or 'the keys are ' + ', '.join(known_keys())}"
+    return f"unknown key; {_hint(key, 'keys', known_keys())}"
 
 
-def _nearest(word: str, known: tuple[str, ...]) -> str:
+def _hint(word: str, kind: str, known: tuple[str, ...]) -> str:
     match = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {match[0]}?" if match else ""
+    return f"did you mean {match[0]}?" if match else f"the {kind} are {', '.join(known)}"
 
 
 def _shown(value: object) -> str:
