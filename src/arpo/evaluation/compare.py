@@ -86,7 +86,8 @@ def resampled(rates: Rates) -> Rates:
 
 def _standard_error(rates: Rates) -> tuple[float, int]:
     """The standard error of the mean, and its degrees of freedom."""
-    parts = [_variance(rates.mean(axis=1 - axis)) / n for axis, n in enumerate(rates.shape)]
+    means = [rates.mean(axis=1), rates.mean(axis=0)]
+    parts = [float(part.var(ddof=1)) / len(part) if len(part) > 1 else 0.0 for part in means]
     residuals = rates - rates.mean(axis=0) - rates.mean(axis=1, keepdims=True) + rates.mean()
     free = max(1, math.prod(n - 1 for n in rates.shape))
     noise = float((residuals**2).sum()) / free / rates.size
@@ -95,10 +96,6 @@ def _standard_error(rates: Rates) -> tuple[float, int]:
     if variance < EQUAL**2:  # what one seed gained another lost, task by task: their luck is all that is known
         return math.sqrt(noise), free
     return math.sqrt(variance), int(sum(parts) ** 2 / both) if both else 1
-
-
-def _variance(means: Rates) -> float:
-    return float(means.var(ddof=1)) if len(means) > 1 else 0.0
 
 
 def changed(base: Rates, trained: Rates) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
