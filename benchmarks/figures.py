@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
+from arpo.bench.compare_table import curve
 from arpo.runs.plot import Series, save_plot
-from arpo.training.compare import curve
 
 STEPS = "environment steps"
 LATE = ("success", "failed_groups", "replayed_groups", "replay_weight", "replay_rejected", "replay_age")

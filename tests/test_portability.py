@@ -79,7 +79,7 @@ def test_pocket_needs_no_module_that_only_unix_has(arguments: list[str], said: s
 def test_training_and_comparing_need_no_module_that_only_unix_has(tmp_path: Path) -> None:
     # Imported before: the libraries around torch take a Unix without these modules for a broken one.
     first = "from transformers import AutoTokenizer, Qwen2_5_VLForConditionalGeneration\n"
-    code = "import arpo.training.command, arpo.training.compare, arpo.bench.envs\nprint(arpo.machine.peak_rss_mb())"
+    code = "import arpo.training.command, arpo.bench.compare, arpo.bench.envs\nprint(arpo.machine.peak_rss_mb())"
     done = on_windows(code, tmp_path, first)
     assert (done.returncode, done.stderr, done.stdout) == (0, "", "0.0\n")
 

@@ -56,6 +56,7 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_tried(
     before = sorted(tmp_path.rglob("*"))
     for out, why in (
         ("folder.json", "is a folder; a task list is a file"),
+        ("list.txt", "must end in .json"),
         ("file/list.json", "cannot be written: Not a directory"),
         ("/proc/new/list.json", "cannot be written: No such file or directory"),
     ):

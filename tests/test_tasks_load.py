@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from arpo.errors import ConfigError, TaskError
-from arpo.tasks.load import family, load_tasks, spread
+from arpo.tasks.load import family, interleaved, load_tasks
 from arpo.types import Task, to_json
 from fake_env import TASKS, make_task
 
@@ -140,13 +140,13 @@ def test_a_broken_task_file_is_refused_with_its_name_and_the_place(tmp_path: Pat
     assert refusal(spec).startswith(f"{path}: line 1, column 2: not JSON")
 
 
-def test_spread_takes_domains_in_turn_and_in_each_families_in_turn() -> None:
+def test_interleaved_takes_domains_in_turn_and_in_each_families_in_turn() -> None:
     def task(domain: str, kind: str, number: int) -> Task:
         return make_task(f"{kind}-{number}", domain=domain)
 
     tasks = [task("files", "copy", 1), task("files", "copy", 2), task("files", "move", 1), task("mail", "send", 1)]
-    assert [one.id for one in spread(tasks)] == ["copy-1", "send-1", "move-1", "copy-2"]
-    assert spread([]) == []
+    assert [one.id for one in interleaved(tasks)] == ["copy-1", "send-1", "move-1", "copy-2"]
+    assert interleaved([]) == []
 
 
 def test_a_task_without_a_family_is_of_its_domain() -> None:

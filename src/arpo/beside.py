@@ -1,10 +1,7 @@
-"""Work beside the event loop: in a thread, so that everybody else goes on meanwhile.
+"""Long work (encoding images, files, an update) in a thread: one event loop drives all episodes and the engine.
 
-One event loop drives every environment, every episode and the engine. What takes long and is not the model's own work
-(an image to encode or decode, files to write or read, an update to learn) would hold all of them up.
-
-Small screenshots are the exception: their few milliseconds are spent on the loop, since a thread ends when it ends, and
-then the order of the engine's work would depend on the clock. So a run on pocket's small screens repeats exactly.
+Small screenshots are the exception. Their few milliseconds are spent on the loop: with threads the order of the
+engine's work would depend on the clock, and runs on pocket's small screens are to repeat exactly.
 """
 
 import asyncio
@@ -27,7 +24,7 @@ def large(screenshot: Observation) -> bool:
 async def beside(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
     """Do work in a thread that must not be left halfway, such as an update or a checkpoint.
 
-    Who cancels meanwhile has to wait for it; the request is heard at the next pause that is none of these.
+    A request to cancel waits for it and is raised at the next `await` after it.
     """
     this = asyncio.current_task()
     assert this is not None

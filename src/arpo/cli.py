@@ -8,20 +8,18 @@ task that failed in status 1.
 from __future__ import annotations
 
 import io
-import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated
 
 import typer
 
 from arpo import __version__
+from arpo.arguments import DryRunOption, JsonOption, RunDirOption, Settings, configured, show
+from arpo.bench.cli import app as bench_app
+from arpo.envs.cli import app as envs_app
 from arpo.errors import ArpoError, ConfigError
-
-if TYPE_CHECKING:
-    from arpo.config import Config
 
 # Plain help texts: a line that holds only \b keeps the paragraph after it as it is written, as in the examples.
 app = typer.Typer(
@@ -39,18 +37,8 @@ app = typer.Typer(
     rich_markup_mode=None,
     pretty_exceptions_enable=False,
 )
-envs_app = typer.Typer(help="The computers that an agent works on.", no_args_is_help=True, rich_markup_mode=None)
-bench_app = typer.Typer(help="Measure this machine.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(envs_app, name="envs")
 app.add_typer(bench_app, name="bench")
-
-SizeOption = Annotated[str, typer.Option(help="The screen, WIDTHxHEIGHT in pixels.")]
-DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what each means.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
-RunDirOption = Annotated[str | None, typer.Option(help="Where to keep the episodes; a begun one goes on.")]
-Settings = Annotated[
-    list[str] | None, typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it.")
-]
 
 
 def _print_version(wanted: bool) -> None:
@@ -67,148 +55,10 @@ def _before_any_command(
 ) -> None: ...
 
 
-def _configured(
-    settings: list[str] | None, options: dict[str, Any], preset: str | None = None, instead: tuple[str, ...] = ()
-) -> Config:
-    """What the arguments come to: on top of the settings, the options that were given.
-
-    `instead`: what holds in place of the preset's own values, unless the arguments say otherwise.
-    """
-    from arpo.config import load_config, split_settings
-
-    source, overrides = split_settings(settings or [])
-    given = [f"{key}={value}" for key, value in options.items() if value is not None]
-    return load_config(source or preset, [*instead, *overrides, *given])
-
-
-def _show(data: dict[str, Any], as_json: bool, print_table: Callable[[dict[str, Any]], None]) -> None:
-    if as_json:
-        print(json.dumps(data, indent=2))
-    else:
-        print_table(data)
-
-
-@envs_app.command("list")
-def envs_list(as_json: JsonOption = False) -> None:
-    """The environments, their splits and how many tasks are in each.
-
-    \b
-    Examples:
-      arpo envs list
-      arpo envs list --json
-    """
-    from arpo.envs import listing
-
-    _show(listing.describe(), as_json, listing.print_tables)
-
-
-@envs_app.command("check")
-def envs_check(
-    name: Annotated[str, typer.Argument(help="An environment of `arpo envs list`.")],
-    size: SizeOption = "448x280",
-) -> None:
-    """Hold an environment to its contract.
-
-    A line for each promise; exit status 1 if one is broken.
-
-    \b
-    Examples:
-      arpo envs check pocket
-      arpo envs check pocket --size 1280x800
-    """
-    from arpo.config import parse_size
-    from arpo.envs.listing import check_and_print
-
-    if not check_and_print(name, parse_size(size)):
-        raise typer.Exit(1)
-
-
-@envs_app.command("play")
-def envs_play(
-    settings: Settings = None,
-    task: Annotated[str | None, typer.Option(help="The task's id; else the first of tasks.source.")] = None,
-    seed: Annotated[int | None, typer.Option(help="Short for seed=N.")] = None,
-    by: Annotated[str, typer.Option(help="expert, or hand: actions from standard input, one a line.")] = "expert",
-    out: Annotated[str | None, typer.Option(help="Where to write: a .gif or .png that moves.")] = None,
-    dry_run: DryRunOption = False,
-) -> None:
-    """Record a task as a moving picture with the clicks marked.
-
-    It is solved by the scripted expert, or by you.
-
-    \b
-    Examples:
-      arpo envs play                                       the first training task, by the expert
-      arpo envs play env.size=640x400 --out rename.gif     on a larger screen
-      arpo envs play --by hand                             type the actions yourself
-      arpo envs play pocket seed=3 --dry-run               what the settings come to
-    """
-    from arpo.config import to_yaml
-    from arpo.envs import play
-
-    config = _configured(settings, {"seed": seed})
-    if dry_run:
-        print(to_yaml(config), end="")
-    elif not play.play_task(config, task, by, out):
-        raise typer.Exit(1)
-
-
-@envs_app.command("serve")
-def envs_serve(
-    name: Annotated[str, typer.Argument(help="desktop: the one that can be served.")],
-    port: Annotated[int, typer.Option(help="On 127.0.0.1; 0 is any that is free.")] = 5000,
-    size: SizeOption = "1920x1080",
-    token: Annotated[
-        str | None, typer.Option(envvar="ARPO_TOKEN", help="What every request has to bring; best set as ARPO_TOKEN.")
-    ] = None,
-) -> None:
-    """Serve a desktop to OSWorld's own client, until Ctrl-C.
-
-    It speaks the protocol of the server in OSWorld's virtual machines, on loopback only.
-
-    \b
-    Examples:
-      arpo envs serve desktop                              prints the address for the client
-      ARPO_TOKEN=secret arpo envs serve desktop --port 0 --size 1280x720
-    """
-    from arpo.config import parse_size
-    from arpo.envs.desktop.serve import serve
-
-    serve(name, parse_size(size), port, token)
-
-
-@bench_app.command("envs")
-def bench_envs(
-    env: Annotated[str, typer.Option(help="An environment of `arpo envs list`.")] = "pocket",
-    n_envs: Annotated[int | None, typer.Option(help="4 that take turns on one thread; desktop: 16 at once.")] = None,
-    steps: Annotated[int | None, typer.Option(help="Steps to time, over all of them: 4000; desktop: 1600.")] = None,
-    size: Annotated[str | None, typer.Option(help="WIDTHxHEIGHT in pixels: 448x280; desktop: 1280x720.")] = None,
-    seed: Annotated[int, typer.Option(help="Of the tasks' setups and the random actions.")] = 0,
-    as_json: JsonOption = False,
-) -> None:
-    """Time steps, resets and encoding, and weigh each further environment.
-
-    Half of the steps are the expert's and half are random; every screen is drawn. Real desktops are timed with random
-    actions, and beside them OSWorld's own pacing, in some five minutes.
-
-    \b
-    Examples:
-      arpo bench envs
-      arpo bench envs --n-envs 1 --steps 10000 --json
-      arpo bench envs --env desktop
-    """
-    from arpo.bench import envs as bench
-    from arpo.config import parse_size
-
-    numbers = bench.bench_envs(env, n_envs, steps, None if size is None else parse_size(size), seed)
-    _show(numbers, as_json, bench.print_table)
-
-
 @app.command("eval")
 def evaluate(
     model: Annotated[
-        str,
-        typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; or expert, random, fail."),
+        str, typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; expert, random or fail.")
     ],
     settings: Settings = None,
     tasks: Annotated[str | None, typer.Option(help="A split, a task list file or one id: tasks.source.")] = None,
@@ -219,9 +69,7 @@ def evaluate(
     n_envs: Annotated[int | None, typer.Option(help="Episodes at once: eval.n_envs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the screens and of sampling.")] = None,
     run_dir: RunDirOption = None,
-    pictures: Annotated[
-        str | None, typer.Option(help="A folder for moving pictures of a success and of a failure.")
-    ] = None,
+    pictures: Annotated[Path | None, typer.Option(help="A folder for pictures of a success and a failure.")] = None,
     as_json: JsonOption = False,
 ) -> None:
     """How often an agent gets its tasks done, with a 95 % interval.
@@ -243,12 +91,12 @@ def evaluate(
 
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
     options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
-    config = _configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
-    folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
+    config = configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
+    folder = run_dir or command.default_folder(model, config.tasks.source)
     model = find_agent(model)
-    evaluation = command.run_evaluation(config, model, folder, Path(pictures) if pictures else None)
+    evaluation = command.run_evaluation(config, model, folder, pictures)
     numbers = command.as_json(evaluation, model, folder)
-    _show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
+    show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
     if evaluation.errors == len(evaluation.trials):
         raise typer.Exit(1)
 
@@ -256,7 +104,7 @@ def evaluate(
 @app.command()
 def select(
     model: Annotated[str, typer.Argument(help="The agent: base, a run's or a checkpoint's folder, or a hub name.")],
-    out: Annotated[str, typer.Argument(help="The task list to write, a .json file.")],
+    out: Annotated[Path, typer.Argument(help="The task list to write, a .json file.")],
     settings: Settings = None,
     trials: Annotated[int, typer.Option(help="How often each task is tried.")] = 16,
     min_success: Annotated[int, typer.Option(help="Successes that a task needs to be kept.")] = 1,
@@ -275,31 +123,22 @@ def select(
     from arpo.evaluation.agents import find_agent
     from arpo.tasks import select as tasks
 
-    if not out.endswith(".json"):
-        raise ConfigError(f"out={out}: must end in .json")
-    config = _configured(settings, {"eval.trials": trials})
+    tasks.refuse_place(out)
+    config = configured(settings, {"eval.trials": trials})
     # At the temperature of training: there the successes are needed.
-    config = config.model_copy(
-        update={"eval": config.eval.model_copy(update={"temperature": config.train.temperature})}
-    )
-    tasks.refuse_place(Path(out))
-    folder = command.default_folder(model, config.tasks.source) if run_dir is None else Path(run_dir)
+    config = config.with_values({"eval.temperature": config.train.temperature})
+    folder = run_dir or command.default_folder(model, config.tasks.source)
     evaluation = command.run_evaluation(config, find_agent(model), folder)
-    solved = config.algorithm.solved
-    kept = tasks.select(evaluation, min_success, drop_solved, solved)
-    tasks.write_list(kept, Path(out))
-    tasks.print_counts(evaluation, kept, Path(out), solved)
+    kept = tasks.select(evaluation, min_success, drop_solved, config.algorithm.solved)
+    tasks.write_list(kept, out)
+    tasks.print_counts(evaluation, kept, out, config.algorithm.solved)
 
 
 @app.command()
 def train(
     settings: Settings = None,
-    resume: Annotated[
-        str | None, typer.Option(help="The folder of a run to go on with; limits such as train.updates may be changed.")
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only check, and print the settings and what would be done.")
-    ] = False,
+    resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume; its limits may change.")] = None,
+    dry_run: DryRunOption = False,
 ) -> None:
     """Make an agent better at its tasks by reinforcement learning.
 
@@ -316,14 +155,14 @@ def train(
     from arpo.config import to_yaml
 
     own = None
-    if resume is not None:
-        from arpo.runs.settings import resumed
-        from arpo.runs.tasks import own_tasks
-
-        config = resumed(Path(resume), settings or [])
-        own = own_tasks(config)
+    if resume is None:
+        config = configured(settings, {}, preset="pocket")
     else:
-        config = _configured(settings, {}, preset="pocket")
+        from arpo.runs.settings import resumed
+        from arpo.tasks.kept import own_tasks
+
+        config = resumed(resume, settings or [])
+        own = own_tasks(config)
     if dry_run:
         from arpo.training.plan import plan
 
@@ -337,7 +176,7 @@ def train(
 
 @app.command()
 def compare(
-    out: Annotated[str, typer.Option(help="The folder of all runs, of the table and of the plot.")],
+    out: Annotated[Path, typer.Option(help="The folder of all runs, of the table and of the plot.")],
     settings: Settings = None,
     algorithms: Annotated[
         str, typer.Option(help="Methods, with changed settings after colons; differences are to the first.")
@@ -357,55 +196,21 @@ def compare(
     """
     import shlex
 
+    from arpo.bench.compare import methods_of, run_comparison
     from arpo.config import at_least, split_settings
-    from arpo.training.compare import methods_of, run_comparison
 
     at_least(1, seeds=seeds, jobs=jobs)
     source, overrides = split_settings(settings or [])
     methods = methods_of(source or "pocket-compare", overrides, algorithms)
-    print(run_comparison(methods, seeds, Path(out), jobs, shlex.join(["arpo", *sys.argv[1:]])))
-    print(f"Everything is in {out}; look at {Path(out) / 'curves.png'}")
-
-
-@bench_app.command("train")
-def bench_train(
-    only: Annotated[str | None, typer.Option(help="Only this part: sample.")] = None,
-    model: Annotated[str, typer.Option(help="base, a folder, a hub name or random-7b.")] = "base",
-    size: SizeOption = "448x280",
-    episodes: Annotated[int, typer.Option(help="Episodes that are sampled at the same time.")] = 16,
-    turns: Annotated[int, typer.Option(help="Turns of each episode.")] = 5,
-    tokens: Annotated[int, typer.Option(help="Sampled tokens of each turn.")] = 32,
-    seed: Annotated[int, typer.Option(help="Of the weights, the screenshots and the draws.")] = 0,
-    peer: Annotated[bool, typer.Option("--peer", help="Also time transformers' own generate.")] = False,
-    trl: Annotated[bool, typer.Option(help="Also time TRL's trainer, where it is installed: minutes.")] = True,
-    as_json: JsonOption = False,
-) -> None:
-    """Time an update: many episodes sampled at once, their screenshots included, and learned.
-
-    \b
-    Examples:
-      arpo bench train
-      arpo bench train --no-trl --json
-      arpo bench train --only sample --model random-7b --size 1920x1080 --peer --json
-    """
-    if only not in (None, "sample"):
-        raise ConfigError(f"only={only}: the parts are: sample")
-    from arpo.bench import learn, sample
-    from arpo.config import parse_size
-
-    pixels = parse_size(size)
-    numbers = sample.bench_sample(model, pixels, episodes, turns, tokens, seed, peer)
-    if only is None:
-        # Of sampling it is the later figure that counts: taken beside all others, and a median.
-        numbers |= learn.bench_learn(model, pixels, episodes, turns, tokens, seed, trl)
-    _show(numbers, as_json, (sample if only else learn).print_table)
+    print(run_comparison(methods, seeds, out, jobs, shlex.join(["arpo", *sys.argv[1:]])))
+    print(f"Everything is in {out}; look at {out / 'curves.png'}")
 
 
 @app.command()
 def pretrain(
-    out: Annotated[str, typer.Argument(help="The folder of the checkpoint.")],
+    out: Annotated[Path, typer.Argument(help="The folder of the checkpoint.")],
     seconds: Annotated[float, typer.Option(help="How long to train.")] = 600.0,
-    start: Annotated[str | None, typer.Option(help="A checkpoint of an earlier run to go on from.")] = None,
+    start: Annotated[Path | None, typer.Option(help="A checkpoint of an earlier run to go on from.")] = None,
     workers: Annotated[int, typer.Option(help="Processes that make lessons.")] = 1,
     screens: Annotated[int, typer.Option(help="Screenshots of one batch.")] = 24,
     lr: Annotated[float, typer.Option(help="The learning rate after the warm-up …")] = 1e-3,
@@ -429,8 +234,7 @@ def pretrain(
 
     if seconds <= 0:
         raise ConfigError(f"seconds={seconds:g}: must be more than 0")
-    begin = Path(start) if start else None
-    run(Pretraining(Path(out), seconds, begin, workers=workers, screens=screens, lr=lr, end_lr=end_lr, seed=seed))
+    run(Pretraining(out, seconds, start, workers=workers, screens=screens, lr=lr, end_lr=end_lr, seed=seed))
 
 
 @app.command()
@@ -441,7 +245,7 @@ def doctor(settings: Settings = None) -> None:
     """
     from arpo.doctor import diagnose, print_findings
 
-    print_findings(diagnose(_configured(settings, {}).env))
+    print_findings(diagnose(configured(settings, {}).env))
 
 
 def main() -> None:
@@ -456,10 +260,10 @@ def main() -> None:
         app(prog_name="arpo")
         return
     except ArpoError as error:
-        line = str(error)
+        reason = str(error)
     except OSError as error:  # what no command foresees: a disk that is full, a file that goes away
-        line = f"{error.filename or 'cannot write'}: {error.strerror}"
-    print(f"error: {line}", file=sys.stderr)
+        reason = f"{error.filename or 'cannot write'}: {error.strerror}"
+    print(f"error: {reason}", file=sys.stderr)
     sys.exit(2)
 
 

@@ -13,6 +13,7 @@ Nothing is coerced (`seed="3"` is text, not a number): what a file says is what 
 """
 
 import difflib
+import functools
 import re
 from collections.abc import Iterator
 from importlib import resources
@@ -57,11 +58,12 @@ def _device(value: str) -> str:
 Size = Annotated[
     tuple[int, int], pydantic.BeforeValidator(_size), pydantic.PlainSerializer(lambda size: "{}x{}".format(*size))
 ]
+Device = Annotated[str, pydantic.AfterValidator(_device)]
 
 
-def _setting(default: Any, about: str, **bounds: Any) -> Any:
-    """A field of a section: what it is where nobody says, what it means, and what it may be."""
-    return Field(default=default, description=about, **bounds)
+def _setting(default: Any, description: str, **bounds: Any) -> Any:
+    """A field of a section."""
+    return Field(default=default, description=description, **bounds)
 
 
 class Section(BaseModel):
@@ -77,36 +79,24 @@ class EnvConfig(Section):
         None, "the interpreter of OSWorld's client: osworld needs it, desktop for checkers that arpo has not got"
     )
     osworld_image: str = _setting("happysixd/osworld-docker", "of osworld: the Docker image of a machine", min_length=1)
-    osworld_disk: str | None = _setting(
-        None, "of osworld: the .qcow2 that machines boot from; null: an image other than OSWorld's brings one"
-    )
+    osworld_disk: str | None = _setting(None, "of osworld: the .qcow2 to boot from; null: an own image brings one")
     reset_s: float = _setting(120.0, "a worker's limit for its start and for setting up a task", gt=0)
     step_s: float = _setting(60.0, "its limit for an action", gt=0)
     score_s: float = _setting(120.0, "its limit for scoring", gt=0)
 
 
 class TasksConfig(Section):
-    source: str = _setting(
-        "train", "a split of the environment, a task list file {domain: [id, ...]}, or one id", min_length=1
-    )
-    max_steps: int | None = _setting(
-        None, "actions of an episode at most, for every task; null: each task's own, 15 for OSWorld's", ge=1
-    )
+    source: str = _setting("train", "a split, a task list file {domain: [id, ...]}, or one id", min_length=1)
+    max_steps: int | None = _setting(None, "most actions of an episode; null: each task's own, 15 for OSWorld's", ge=1)
 
 
 class AgentConfig(Section):
     dialect: Annotated[str, _name_of(DIALECTS)] = _setting("uitars", "the model family's prompt and action grammar")
-    prompt_file: Path | None = _setting(
-        None, "a file with {instruction} in it that replaces the dialect's own prompt", strict=False
-    )
+    prompt_file: Path | None = _setting(None, "a file with {instruction}, for a prompt of your own", strict=False)
     screenshots: int | None = _setting(None, "how many of the last screenshots it sees; null: all", ge=1)
     block: int = _setting(1, "how many old screenshots are dropped at a time, once there are too many", ge=1)
-    context: int | None = _setting(
-        None, "tokens that it sees and says at most; null: as many as its model can take", ge=2
-    )
-    device: Annotated[str, pydantic.AfterValidator(_device)] = _setting(
-        "auto", "what its model runs on: cpu, cuda, cuda:N or mps; auto: a GPU where there is one"
-    )
+    context: int | None = _setting(None, "most tokens that it sees and says; null: as many as its model takes", ge=2)
+    device: Device = _setting("auto", "what its model runs on: cpu, cuda, cuda:N or mps; auto: a GPU if there is one")
     dtype: Literal["auto", "float32", "bfloat16"] = _setting(
         "auto", "the precision that it computes in; auto: bfloat16 for a large model on a CUDA GPU, else float32"
     )
@@ -231,13 +221,9 @@ def _plain(value: object) -> str:
 
 
 class TrainConfig(Section):
-    model: str = _setting(
-        "base", "the agent to begin with: base, a run's folder (its best), a checkpoint's, a hub name", min_length=1
-    )
+    model: str = _setting("base", "to begin with: base, a run's best, a checkpoint's folder, a hub name", min_length=1)
     updates: int = _setting(16, "at most; each is several optimiser steps. 0: only judge the base agent", ge=0)
-    env_steps: int | None = _setting(
-        None, "a budget: the update in which so many are reached is the last; null: no limit", ge=1
-    )
+    env_steps: int | None = _setting(None, "a budget: the update that reaches it is the last; null: no limit", ge=1)
     rollout_tasks: int = _setting(8, "tasks whose groups make one update", ge=1)
     optimizer_tasks: int = _setting(2, "of them, how many make one optimiser step", ge=1)
     curriculum: bool = _setting(False, "draw tasks by how informative they were lately, rather than each in turn")
@@ -250,16 +236,12 @@ class TrainConfig(Section):
     weight_decay: float = _setting(0.0, "of AdamW", ge=0)
     grad_clip: float = _setting(1.0, "bound on the norm of a gradient", gt=0)
     self_test: float | None = _setting(
-        None,
-        "how far the learner's log-probabilities may lie from the sampler's, on average; null: 0.001, in bf16 0.02",
-        gt=0,
+        None, "how much the learner's and the sampler's log-probs may differ, on average; null: 0.001, bf16 0.02", gt=0
     )
     micro_tokens: int = _setting(8192, "tokens, images included, that are learned at once", ge=1)
     checkpointing: bool = _setting(False, "recompute activations instead of keeping them")
     freeze_vision: bool = _setting(True, "leave the vision tower as it is")
-    lora_rank: int = _setting(
-        0, "train LoRA adapters of this rank, alpha twice as much; 0: the weights themselves", ge=0
-    )
+    lora_rank: int = _setting(0, "train LoRA adapters of this rank, alpha is twice it; 0: the weights", ge=0)
     save_every: int = _setting(1, "updates between checkpoints", ge=1)
     keep: int = _setting(2, "checkpoints kept, the newest; beside them the best one", ge=1)
     track: list[Literal["tensorboard", "wandb", "wandb-offline"]] = _setting(
@@ -277,6 +259,20 @@ class Config(Section):
     seed: int = _setting(0, "of every random choice", ge=0)
     run_dir: Path | None = _setting(None, "the folder of the run; null: a new one under runs/", strict=False)
 
+    def value(self, key: str) -> Any:
+        """The value of a key as it is written on the command line, such as `train.updates`."""
+        return functools.reduce(getattr, key.split("."), self)
+
+    def with_values(self, values: dict[str, Any]) -> "Config":
+        """The same with other values, by key. They are not validated."""
+        config = self
+        for key, value in values.items():
+            section, _, name = key.rpartition(".")
+            if section:
+                name, value = section, getattr(config, section).model_copy(update={name: value})
+            config = config.model_copy(update={name: value})
+        return config
+
 
 def presets() -> tuple[str, ...]:
     """The names of the configurations in the package."""
@@ -287,7 +283,7 @@ def presets() -> tuple[str, ...]:
 def load_config(source: str | None, overrides: list[str], stored: bool = False) -> Config:
     """The configuration of a preset or a YAML file (None: all defaults), with `key=value` settings on top.
 
-    A new `algorithm.name` sets anew what names set. `stored`: of a run, whose name may be one that says too little.
+    A new `algorithm.name` resets the fields that names set. `stored`: a run's, whose name may say too little.
     """
     values = {} if source is None else _read(source)
     if source is not None:  # first alone, so that an error says whether the file or the command line is wrong
@@ -324,18 +320,25 @@ def at_least(least: int, **numbers: int) -> None:
 
 def to_yaml(config: Config) -> str:
     """The configuration as a YAML file that loads again to the same, each field with its meaning as a comment."""
-    return "\n".join(_lines(Config, config.model_dump(mode="json"))) + "\n"
+    return "\n".join(_yaml_lines(config)) + "\n"
 
 
-def _lines(section: type[BaseModel], values: dict[str, Any], indent: str = "") -> Iterator[str]:
-    for name, field in section.model_fields.items():
-        value = values[name]
-        if isinstance(value, dict):
+def _yaml_lines(section: Section, indent: str = "") -> Iterator[str]:
+    plain = section.model_dump(mode="json")
+    for name, field in type(section).model_fields.items():
+        if isinstance(inner := getattr(section, name), Section):
             yield f"{indent}{name}:  # {field.description}"
-            assert isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)
-            yield from _lines(field.annotation, value, indent + "  ")
+            yield from _yaml_lines(inner, indent + "  ")
         else:
-            yield f"{indent}{name}: {_dumped(value)}  # {field.description}"
+            yield f"{indent}{name}: {_dumped(plain[name])}  # {field.description}"
+
+
+def known_keys() -> tuple[str, ...]:
+    """Every setting there is, as it is written on the command line."""
+    keys: list[str] = []
+    for name, default in Config():
+        keys += [f"{name}.{inner}" for inner, _ in default] if isinstance(default, Section) else [name]
+    return tuple(keys)
 
 
 # ---- reading
@@ -346,14 +349,12 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                continue  # refused by the base class
-            if key_node.value in keys:
-                raise yaml.constructor.ConstructorError(
-                    None, None, f"the key {key_node.value!r} is given twice", key_node.start_mark
-                )
-            keys.add(key_node.value)
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):  # any other is refused by the base class
+                if key.value in keys:
+                    problem = f"the key {key.value!r} is given twice"
+                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+                keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -364,25 +365,20 @@ _Loader.add_implicit_resolver(
 
 
 def _read(source: str) -> dict[str, Any]:
-    if source in presets():
-        text = (resources.files("arpo") / "configs" / f"{source}.yaml").read_text(encoding="utf-8")
-    else:
-        try:
-            text = Path(source).read_text(encoding="utf-8")
-        except FileNotFoundError:
-            hint = _nearest(source, presets()) or f"the presets are {', '.join(presets())}"
-            raise ConfigError(f"{source}: neither a preset nor a file; {hint}") from None
-        except UnicodeDecodeError:
-            raise ConfigError(f"{source}: not a text file in UTF-8") from None
-        except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-            reason = error.strerror if isinstance(error, OSError) else error
-            raise ConfigError(f"{source!r}: cannot be read: {reason}") from None
+    path = resources.files("arpo") / "configs" / f"{source}.yaml" if source in presets() else Path(source)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{source}: neither a preset nor a file; {_hint(source, 'presets', presets())}") from None
+    except UnicodeDecodeError:
+        raise ConfigError(f"{source}: not a text file in UTF-8") from None
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the name
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ConfigError(f"{source!r}: cannot be read: {reason}") from None
     values = _yaml(text, source)
-    if values is None:
-        return {}
-    if not isinstance(values, dict):
+    if not isinstance(values, dict | None):
         raise ConfigError(f"{source}: must hold settings as `key: value` lines, not {_shown(values)}")
-    return values
+    return values or {}
 
 
 def _yaml(text: str, source: str) -> Any:
@@ -473,32 +469,16 @@ def _reason(key: str, error: Any) -> str:
         return f"is a section; its keys are {', '.join(inside)}"
     if kind == "value_error":
         return str(error["ctx"]["error"])
-    if kind in _TEXTS:
-        return _TEXTS[kind].format(**error.get("ctx", {}))
-    text: str = error["msg"]
-    return text
+    return _TEXTS[kind].format(**error.get("ctx", {})) if kind in _TEXTS else str(error["msg"])
 
 
 def _unknown_key(key: str) -> str:
-    return f"unknown key; {_nearest(key, known_keys()) or 'the keys are ' + ', '.join(known_keys())}"
+    return f"unknown key; {_hint(key, 'keys', known_keys())}"
 
 
-def _nearest(word: str, known: tuple[str, ...]) -> str:
+def _hint(word: str, kind: str, known: tuple[str, ...]) -> str:
     match = difflib.get_close_matches(word, known, n=1)
-    return f"did you mean {match[0]}?" if match else ""
-
-
-def known_keys() -> tuple[str, ...]:
-    """Every setting there is, as it is written on the command line."""
-
-    def walk(section: type[BaseModel], prefix: str) -> Iterator[str]:
-        for name, field in section.model_fields.items():
-            if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-                yield from walk(field.annotation, f"{prefix}{name}.")
-            else:
-                yield prefix + name
-
-    return tuple(walk(Config, ""))
+    return f"did you mean {match[0]}?" if match else f"the {kind} are {', '.join(known)}"
 
 
 def _shown(value: object) -> str:

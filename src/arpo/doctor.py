@@ -1,7 +1,7 @@
 """What works on this machine, and the one command that enables what does not: `arpo doctor`.
 
-A backend is tried and not only imported: it sets a task up, looks and scores. Of osworld the client is started, and no
-machine: `arpo doctor env.osworld_python=… env.osworld_disk=…`.
+An environment says itself what it lacks (`Backend.doctor`). If it lacks nothing and brings tasks, it is tried: it sets
+one up and scores it.
 """
 
 import contextlib
@@ -13,6 +13,7 @@ import sys
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from PIL import features
 from rich.console import Console
@@ -21,9 +22,9 @@ from rich.table import Table
 
 from arpo.config import EnvConfig
 from arpo.envs.base import BACKENDS, Backend, catalog, make, refuse_system
-from arpo.envs.memory import free_mb
-from arpo.errors import ArpoError, ConfigError
+from arpo.errors import ConfigError
 from arpo.machine import cores
+from arpo.registry import imported
 from arpo.tasks.load import load_tasks
 
 PIP = f"{sys.executable} -m pip install"  # into the environment that this command runs in, whatever is active
@@ -31,19 +32,23 @@ PIP = f"{sys.executable} -m pip install"  # into the environment that this comma
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that works or does not."""
-
     what: str
     works: bool
     detail: str
-    enable: str = ""  # the command that makes it work; empty: there is none yet
+    enable: str = ""  # the command that makes it work; empty: there is none
 
 
 def diagnose(env: EnvConfig) -> list[Finding]:
     here = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
-    backends = (_osworld(one, env) if one.name == "osworld" else _backend(one) for one in BACKENDS.values())
-    machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), _fonts())
-    return [*machine, *backends, *(_extra(*extra) for extra in EXTRAS)]
+    freetype = features.version("freetype2")
+    fonts = Finding(
+        "Pillow with FreeType",
+        freetype is not None,
+        f"FreeType {freetype}" if freetype else "this Pillow was built without it: no text on any screen",
+        f"{PIP} --force-reinstall --only-binary :all: pillow",
+    )
+    machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), fonts)
+    return [*machine, *(_backend(one, env) for one in BACKENDS.values()), *(_extra(*extra) for extra in EXTRAS)]
 
 
 def _processor() -> Finding:
@@ -52,7 +57,8 @@ def _processor() -> Finding:
     with contextlib.suppress(AttributeError, KeyError, OSError, ValueError):
         total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         parts.append(f"{total / 2**30:.1f} GB of memory")
-        parts.append(f"{free_mb() / 2**10:.1f} GB of it free")
+        memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+        parts.append(f"{int(memory['MemAvailable'].split()[0]) / 2**20:.1f} GB of it free")
     return Finding("processor", True, ", ".join(parts))
 
 
@@ -74,7 +80,7 @@ def _torch() -> list[Finding]:
         return [Finding("PyTorch", False, detail, f"{PIP} --force-reinstall torch")]
     with warnings.catch_warnings(record=True) as said:  # by a build for GPUs that finds a driver it cannot use
         warnings.simplefilter("always")
-        devices = [f"cuda:{i} {_gpu(i)}" for i in range(torch.cuda.device_count())]
+        devices = [f"cuda:{i} {_gpu(torch, i)}" for i in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         devices.append("mps")
     versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
@@ -86,10 +92,8 @@ def _torch() -> list[Finding]:
     ]
 
 
-def _gpu(number: int) -> str:
+def _gpu(torch: Any, number: int) -> str:
     """Its name and memory, as far as it says."""
-    import torch
-
     try:
         name, (free, total) = torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)
     except RuntimeError as error:  # in use by another alone, or lost
@@ -97,57 +101,23 @@ def _gpu(number: int) -> str:
     return f"{name}, {total / 2**30:.1f} GB, {free / 2**30:.1f} GB of it free"
 
 
-def _fonts() -> Finding:
-    version = features.version("freetype2")
-    return Finding(
-        "Pillow with FreeType",
-        version is not None,
-        f"FreeType {version}" if version else "this Pillow was built without it: no text on any screen",
-        f"{PIP} --force-reinstall --only-binary :all: pillow",
-    )
-
-
-def _backend(backend: Backend) -> Finding:
-    what = f"environment {backend.name}"
+def _backend(backend: Backend, settings: EnvConfig) -> Finding:
+    what, detail = f"environment {backend.name}", backend.about
     try:
         refuse_system(backend.name)
-        if backend.name == "desktop" and (command := _missing_programs()):
-            return Finding(what, False, "programs are missing", command)
-        tasks = load_tasks(backend.name, catalog(backend.name).SPLITS[0])
-        with contextlib.closing(make(backend.name)) as env:
-            env.reset(tasks[0], 0)
-            env.score()
+        for reason, enable in imported(backend.doctor)(settings) if backend.doctor else ():
+            return Finding(what, False, reason, enable)
+        if splits := catalog(backend.name).SPLITS:
+            tasks = load_tasks(backend.name, splits[0])
+            with contextlib.closing(make(backend.name)) as env:
+                env.reset(tasks[0], 0)
+                env.score()
+            detail += f"; {len(tasks)} training tasks"
     except ConfigError as error:  # it says itself what to do
         return Finding(what, False, str(error))
     except Exception as error:  # whatever is broken is what is asked for here
         return Finding(what, False, f"{type(error).__name__}: {error}", "make clean install")
-    return Finding(what, True, f"{backend.about}; {len(tasks)} training tasks")
-
-
-def _missing_programs() -> str:
-    from arpo.envs.desktop.sandbox import APPLICATIONS, PROGRAMS, missing  # only Linux can import it
-
-    return missing({**PROGRAMS, **APPLICATIONS})
-
-
-def _osworld(backend: Backend, env: EnvConfig) -> Finding:
-    what = f"environment {backend.name}"
-    try:
-        refuse_system(backend.name)
-        from arpo.envs.evaluators import Evaluators  # now: other systems need not be able to import these
-        from arpo.envs.osworld.machine import Docker
-
-        lacking = Docker(env.osworld_image, Path(env.osworld_disk) if env.osworld_disk else None).missing()
-        if env.osworld_python is None:
-            lacking.append(("env.osworld_python", "make osworld-client; then set it to that interpreter"))
-        if lacking:
-            return Finding(what, False, f"{lacking[0][0]} is missing", lacking[0][1])
-        assert env.osworld_python is not None
-        with contextlib.closing(Evaluators(env.osworld_python)) as client:
-            client.has_metric("infeasible")  # it is started for that
-    except ArpoError as error:
-        return Finding(what, False, str(error))
-    return Finding(what, True, backend.about)
+    return Finding(what, True, detail)
 
 
 EXTRAS = (  # its name, what is to be installed, what is then there
@@ -159,14 +129,13 @@ EXTRAS = (  # its name, what is to be installed, what is then there
 
 
 def _extra(name: str, needed: str, detail: str) -> Finding:
-    found = importlib.util.find_spec(needed.partition(">")[0]) is not None
-    return Finding(f"extra {name}", found, detail if found else "not installed", f"{PIP} '{needed}'")
+    installed = importlib.util.find_spec(needed.partition(">")[0]) is not None
+    return Finding(f"extra {name}", installed, detail if installed else "not installed", f"{PIP} '{needed}'")
 
 
 def print_findings(findings: list[Finding]) -> None:
     table = Table("", "", "what it is, or the command that enables it", box=None, pad_edge=False)
     for finding in findings:
-        mark = "[green]works[/]" if finding.works else "[red]missing[/]"
-        lines = [finding.detail] if finding.works or not finding.enable else [finding.detail, finding.enable]
-        table.add_row(mark, finding.what, escape("\n".join(lines)))
+        mark, enable = ("[green]works[/]", "") if finding.works else ("[red]missing[/]", finding.enable)
+        table.add_row(mark, finding.what, escape(f"{finding.detail}\n{enable}".strip()))
     Console(highlight=False).print(table)

@@ -5,9 +5,9 @@
         …
         return run_async(work())        # in place of asyncio.run
 
-The cells of a notebook run inside an event loop, and no second loop can be run in the same thread. There the whole
-function gets a thread of its own, and the caller waits. Signals come to the main thread alone, so an interrupt of the
-caller (Ctrl-C, a notebook's stop button) is handed on: it cancels the work, and is raised when that has ended.
+The cells of a notebook run inside an event loop, and a thread can run one loop only. There the function gets a thread
+of its own, and the caller waits. Signals come to the main thread alone, so an interrupt of the caller (Ctrl-C, a
+notebook's stop button) is handed on: it cancels the work, and is raised when that has ended.
 """
 
 import asyncio

@@ -12,7 +12,7 @@ from arpo.envs.base import backend, make
 from arpo.envs.check import CheckResult, Promise, check
 from arpo.errors import ActionError, EnvError, TaskError
 from arpo.images import Pixels
-from arpo.tasks.load import load_tasks, spread
+from arpo.tasks.load import interleaved, load_tasks
 from arpo.types import Observation, Task
 from fake_env import KEYS, TASKS, FakeEnv
 
@@ -326,7 +326,7 @@ def test_the_fake_is_an_environment_that_goes_on_after_a_refusal() -> None:
 
 @pytest.mark.parametrize(("size", "count"), [((448, 280), 12), ((1280, 800), 2)])
 def test_pocket_keeps_every_promise(size: tuple[int, int], count: int) -> None:
-    tasks = spread(load_tasks("pocket", "subset32"))
+    tasks = interleaved(load_tasks("pocket", "subset32"))
     tried = tasks[:count] + [task for task in tasks if not task.feasible][:1]
     results = check("pocket", lambda: make("pocket", size=size), tried, backend("pocket").deterministic)
     assert [result for result in results if not result.ok or result.detail] == []

@@ -196,7 +196,7 @@ def test_tasks_that_always_crash_are_counted_and_named(arpo: Arpo, monkeypatch: 
 
 
 def test_a_long_evaluation_is_not_silent_without_a_terminal(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(progress, "SELDOM", 0.0)  # as if every trial took that long
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)  # as if every trial took that long
     status, out, err = arpo("expert", *FAKE, "--json", "--n-envs", "1")
     assert (status, json.loads(out)["success"]) == (0, 1.0)
     said = [line.split(",")[:2] for line in err.splitlines()]

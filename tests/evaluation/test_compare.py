@@ -21,7 +21,7 @@ def test_resampling_is_what_drawing_seeds_and_tasks_in_every_possible_way_comes_
         for tasks in itertools.product(range(3), repeat=3)
     ]
     draws = compare.resampled(rates)
-    assert len(draws) == compare.DRAWS and np.array_equal(draws, compare.resampled(rates))
+    assert len(draws) == compare.RESAMPLES and np.array_equal(draws, compare.resampled(rates))
     assert draws.mean() == pytest.approx(np.mean(every), abs=0.01)
     assert draws.std() == pytest.approx(np.std(every), rel=0.05)
     for edge in (0.2, 0.3, 0.4, 0.5, 0.6, 0.7):  # the whole distribution, not only its moments
@@ -32,13 +32,13 @@ def test_the_standard_error_is_that_of_means_of_new_seeds_and_tasks() -> None:
     rng = np.random.default_rng(2)
     tables = [simulated(rng, 4, 12, 0.1, 0.2, 0.3) for _ in range(3000)]
     of_means = np.var([table.mean() for table in tables])
-    told = np.mean([compare._spread(table)[0] ** 2 for table in tables])
+    told = np.mean([compare._standard_error(table)[0] ** 2 for table in tables])
     assert told == pytest.approx(of_means, rel=0.1)
     # Where one thing varies it is the textbook's: s / sqrt(n), n - 1.
     column = np.array([[0.1], [0.4], [0.2], [0.9]])
     for table in (column, column.T):
-        spread, degrees = compare._spread(table)
-        assert spread == pytest.approx(column.std(ddof=1) / 2) and degrees == 3
+        std, degrees = compare._standard_error(table)
+        assert std == pytest.approx(column.std(ddof=1) / 2) and degrees == 3
 
 
 def simulated(rng: np.random.Generator, seeds: int, tasks: int, by_seed: float, by_task: float, noise: float) -> Rates:
@@ -53,7 +53,7 @@ def test_the_interval_holds_the_truth_as_often_as_it_says(
     by_seed: float, by_task: float, noise: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever varies most: seeds, single trials or tasks. A plain bootstrap would come to 83, 98 and 94 %."""
-    monkeypatch.setattr(compare, "DRAWS", 400)
+    monkeypatch.setattr(compare, "RESAMPLES", 400)
     rng = np.random.default_rng(0)
     held = 0
     for _ in range(400):
@@ -99,7 +99,7 @@ def test_where_few_tasks_change_the_truth_is_inside_also_when_none_of_them_is_se
     share: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With (0, 0) for samples in which nothing changed it would be 28, 63 and 87 %."""
-    monkeypatch.setattr(compare, "DRAWS", 400)
+    monkeypatch.setattr(compare, "RESAMPLES", 400)
     rng = np.random.default_rng(4)
     held = 0
     for _ in range(400):
@@ -147,7 +147,7 @@ def test_the_interval_of_a_gain_holds_the_truth_as_often_as_it_says(
     tasks: int, trials: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Some tasks are learned and some are not, on which the agent was of all kinds before."""
-    monkeypatch.setattr(compare, "DRAWS", 400)
+    monkeypatch.setattr(compare, "RESAMPLES", 400)
     rng = np.random.default_rng(5)
     held = 0
     for _ in range(400):

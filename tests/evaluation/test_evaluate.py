@@ -27,7 +27,7 @@ from arpo.errors import ConfigError, EngineError, EnvError, TaskError
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.runs.store import Run
 from arpo.seeds import EVALUATION, evaluation_seed, training_seed
-from arpo.tasks.load import load_tasks, spread
+from arpo.tasks.load import interleaved, load_tasks
 from arpo.types import Completion, Observation, Outcome, Task, Trajectory
 from fake_env import BUTTON, FakeEnv, make_task
 
@@ -231,7 +231,7 @@ def without_times(folder: Path) -> dict[str, Trajectory]:
 
 
 def test_worker_processes_change_no_result(tmp_path: Path) -> None:
-    tasks = spread(load_tasks("pocket", "subset32"))[:8]
+    tasks = interleaved(load_tasks("pocket", "subset32"))[:8]
     here, apart = (
         run_in(tmp_path / str(workers) / "run", wander, tasks, pocket, workers=workers, trials=2, n_envs=3)
         for workers in (0, 2)
@@ -260,7 +260,7 @@ def test_a_worker_killed_in_the_middle_of_an_episode_costs_an_attempt_and_no_res
         engine.lease = lease  # type: ignore[attr-defined]
         return engine
 
-    tasks = spread(load_tasks("pocket", "subset32"))[:5]
+    tasks = interleaved(load_tasks("pocket", "subset32"))[:5]
     whole = run_in(tmp_path / "whole" / "run", wander, tasks, pocket, n_envs=2)
     assert run_in(tmp_path / "parts" / "run", deadly, tasks, pocket, workers=2, n_envs=2) == whole
     assert len(set(killed)) == 3

@@ -18,11 +18,11 @@ from guesser import settings, train_in
 from PIL import Image
 
 from arpo import cli
+from arpo.bench import compare
 from arpo.errors import ConfigError
 from arpo.evaluation.compare import difference, estimate
 from arpo.runs.plot import COLOURS
 from arpo.runs.store import Run
-from arpo.training import compare
 from fake_env import make_task, write_list
 
 # The budget
@@ -289,7 +289,7 @@ def test_a_comparison_that_is_killed_leaves_no_run_behind(tmp_path: Path) -> Non
     begun = tmp_path / "begun"
     run = f"echo $$ > {begun}.part; mv {begun}.part {begun}; exec sleep 99"
     script = (
-        "import sys; from arpo import cli; from arpo.training import compare\n"
+        "import sys; from arpo import cli; from arpo.bench import compare\n"
         f"compare.ARPO = ('sh', '-c', {run!r})\n"
         f"sys.argv = ['arpo', 'compare', 'pocket-compare', '--jobs', '1', '--out', {str(tmp_path / 'out')!r}]\n"
         "cli.main()"

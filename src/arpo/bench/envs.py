@@ -37,7 +37,7 @@ from arpo.envs.base import Env, catalog, make, make_expert
 from arpo.errors import ConfigError
 from arpo.images import Pixels, observe
 from arpo.machine import peak_rss_mb
-from arpo.tasks.load import load_tasks, spread
+from arpo.tasks.load import interleaved, load_tasks
 from arpo.types import Task
 
 T = TypeVar("T")
@@ -85,7 +85,7 @@ def bench_envs(
 
         return bench_desktops(n_envs, steps, size, seed)
     _make(env, size).close()  # what cannot be made is said first
-    tasks = spread(load_tasks(env, catalog(env).SPLITS[0]))
+    tasks = interleaved(load_tasks(env, catalog(env).SPLITS[0]))
     mb_per_env = _mb_per_env(env, size, tasks, seed)
     clock = Clock()
     envs = [_make(env, size) for _ in range(n_envs)]

@@ -146,9 +146,9 @@ class _Trainer(GRPOTrainer):
 
     def _generate(self, prompts: list[Any]) -> Any:
         began = time.perf_counter()
-        found = super()._generate(prompts)
+        replies = super()._generate(prompts)
         self.seconds += time.perf_counter() - began
-        return found
+        return replies
 
     def _generate_single_turn(
         self, prompt_ids: list[list[int]], images: list[Any], fields: dict[str, Any], n: int, *others: Any

@@ -153,6 +153,7 @@ class Backend:
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
     system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
+    doctor: str | None = None  # "module:callable" of the section `env`: what this machine lacks, each with a remedy
 
     def make(self, **settings: Any) -> Env:
         """A new environment. ConfigError on a system where it does not work."""
@@ -195,6 +196,7 @@ BACKENDS = Registry(
             refuse="arpo.envs.desktop.needs:refuse",
             refuse_size="arpo.envs.desktop.needs:refuse_size",
             system="Linux",
+            doctor="arpo.envs.desktop.doctor:lacking",
         ),
         Backend(
             name="osworld",
@@ -206,6 +208,7 @@ BACKENDS = Registry(
             settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
             system="Linux",
             refuse="arpo.envs.osworld.env:refuse",
+            doctor="arpo.envs.osworld.doctor:lacking",
         ),
     ),
 )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -25,8 +24,8 @@ from arpo.evaluation.run import Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
 from arpo.runs.settings import same_settings
-from arpo.runs.store import Run
-from arpo.runs.tasks import same_tasks
+from arpo.runs.store import Run, folder_name
+from arpo.tasks.kept import same_tasks
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
 
@@ -90,7 +89,7 @@ def counted_trials(console: Console, what: str, total: int) -> Iterator[Callable
 
 def default_folder(model: str, tasks: str) -> Path:
     """A new folder every second: what was evaluated under the same name yesterday may be another model by now."""
-    name, source = (re.sub(r"[^\w.-]+", "-", Path(part).stem or "model") for part in (model, tasks))
+    name, source = (folder_name(Path(part).stem or "model") for part in (model, tasks))
     return Path("runs") / f"eval-{name}-{source}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 

@@ -1,27 +1,11 @@
-"""Success rates with 95 % intervals. The task is the unit, not the trial.
+"""Success rates with 95 % intervals. The task is the unit, not the trial: the trials of a task resemble each other.
 
-The trials of a task resemble each other: an agent that fails it once mostly fails it again. Eight trials of 32 tasks
-are worth more than 32 observations but far fewer than 256, and an interval that takes them for 256 is too narrow.
-
-Overall success is the mean of the tasks' rates. Its interval is Wilson's for as many independent trials as the spread
+Overall success is the mean of the tasks' rates. Its interval is Wilson's for as many independent trials as the variance
 between tasks is worth: with T tasks, their mean p and the sample variance s² of their rates,
 
     n = p (1 - p) / (s² / T)      and no more than there were trials
 
-and Student's quantile for T - 1 degrees of freedom in place of the normal one. Where there is one trial a task, or all
-rates are 0 or all are 1, it is Wilson's plain interval for T trials. This is the survey statisticians'
-effective sample size (Korn and Graubard 1998; with Wilson's interval: Franco et al. 2019). A bootstrap over tasks, the
-usual alternative, says "100 % to 100 %" of 32 solved tasks, which nobody should believe. How often the interval holds
-the truth, with 8 trials of T tasks whose rates come from a Beta(a, b), in 2,000 to 4,000 simulations (a test repeats
-the first column in 400: `pytest tests/evaluation -k truth -s`):
-
-      T    (a, b)        this one    bootstrap over tasks    all trials as one sample
-      5    (0.3, 0.3)      95 %            88 %                     62 %
-     32    (0.3, 0.3)      96 %            94 %                     60 %
-     32    (0.1, 0.9)      93 %            90 %                     64 %
-    200    (0.1, 0.9)      95 %            94 %                     65 %
-
-What is meant is the rate on tasks *like these*. On the very same tasks a repetition varies less.
+and Student's quantile for T - 1 degrees of freedom. Why, and how often it holds the truth: docs/statistics.md.
 """
 
 import math
@@ -47,7 +31,7 @@ def success(scores_by_task: Sequence[Sequence[float]]) -> tuple[float, Interval]
     rate, n_tasks, n_trials = statistics.fmean(rates), len(rates), sum(len(scores) for scores in scores_by_task)
     if n_tasks == 1:
         return rate, wilson(rate, n_trials)
-    if n_tasks == n_trials or rate in (0.0, 1.0):  # there is no spread to be estimated
+    if n_tasks == n_trials or rate in (0.0, 1.0):  # there is no variance to be estimated
         return rate, wilson(rate, n_tasks)
     variance = statistics.variance(rates) / n_tasks
     worth = n_trials if variance == 0.0 else min(n_trials, rate * (1 - rate) / variance)

@@ -1,4 +1,4 @@
-"""How far a piece of work is: a bar on a terminal, elsewhere a line now and then.
+"""How far work is: a bar on a terminal, elsewhere a line now and then.
 
 with counted(console, "evaluating", total=96) as advance:
     …
@@ -13,12 +13,12 @@ from datetime import timedelta
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, TextColumn, TimeRemainingColumn
 
-OFTEN = 10.0  # seconds between two lines at least, for every further tenth of the work
-SELDOM = 30.0  # seconds after which there is a line in any case
+BUSY_S = 10.0  # at least between two lines, for every further tenth of the work
+QUIET_S = 30.0  # after that there is a line in any case
 
 
 def progress_bar(console: Console, *more: ProgressColumn) -> Progress:
-    """A bar with a description, a count and what is known `so_far`, where there is a terminal to draw it on."""
+    """A bar with a description, a count and a text `so_far`, where there is a terminal to draw it on."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TextColumn("{task.fields[so_far]}"))
     return Progress(*columns, *more, console=console, transient=True, disable=not console.is_terminal)
 
@@ -27,7 +27,7 @@ def progress_bar(console: Console, *more: ProgressColumn) -> Progress:
 def counted(
     console: Console, what: str, total: int, clock: Callable[[], float] = time.monotonic
 ) -> Iterator[Callable[[str], None]]:
-    """Gives what is to be called after each of so many steps, with a word on what is known by then."""
+    """Gives a function to call after each of so many steps, with a text on what is known by then."""
     with progress_bar(console, TimeRemainingColumn()) as progress:
         bar = progress.add_task(what, total=total, so_far="")
         said, tenths = clock(), 0
@@ -39,7 +39,7 @@ def counted(
             done, quiet = int(task.completed), clock() - said
             if console.is_terminal or done >= total:  # the result follows
                 return
-            if quiet >= SELDOM or (quiet >= OFTEN and 10 * done // total > tenths):
+            if quiet >= QUIET_S or (quiet >= BUSY_S and 10 * done // total > tenths):
                 said, tenths = clock(), 10 * done // total
                 left = "" if task.time_remaining is None else f", {timedelta(seconds=round(task.time_remaining))} left"
                 console.print(f"{what}: {done} of {total}, {so_far}{left}", markup=False, soft_wrap=True)

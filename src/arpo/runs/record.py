@@ -5,10 +5,8 @@
         ratio = np.exp(one.new - one.old)                # … of its tokens, in the order in which they were sampled
 
 On disk an update is one compressed .npz in one row. The old log-probability is kept in single precision, the sampler's
-and the new one as their distance to it, in half precision: a distance is right to one part in 2,000, and so is the
-logarithm of every ratio that was clipped or weighted. That is 8 bytes and a bit a token before compression, and 1.5 kB
-an update; the base agent on pocket, sure of most of what it says, takes 2.5 bytes a token in all (64 episodes an
-update).
+and the new one as their distance to it, in half precision: so the logarithm of every ratio is right to one part in
+2,000. That is 8 bytes a token before compression; the base agent on pocket takes 2.5 in all.
 """
 
 import io

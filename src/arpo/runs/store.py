@@ -1,7 +1,7 @@
 """A run: one folder that holds everything, written by one process and readable by others meanwhile.
 
     config.yaml     the settings; of those that may change (settings.py) the last
-    tasks.json      the tasks, written once (tasks.py)
+    tasks.json      the tasks, written once (tasks/kept.py)
     metrics.jsonl   one JSON object a line
     run.sqlite      the trajectories, the screenshots by hash, and what each update learned from which token
     run.lock        held by the writer; a killed one lets go of it
@@ -14,11 +14,8 @@
         …
 
 Each call is one transaction. A writer that is killed loses the one under way and nothing else; after a power cut the
-last few may be gone too, the rest is whole (SQLite's write-ahead log, which wants a local disk).
-
-Size: a screen is stored once, re-encoded without loss (WebP: the same pixels in 40 % of pocket's PNG bytes, for 4 ms
-at 448x280), a trajectory as its JSON in zlib (a third). Fifteen steps of an expert that errs every other time on a
-448x280 desktop take 81 kB on average over subset32 and 126 kB at most, all files counted: `pytest tests/runs -k disk`.
+last few may be gone too, the rest is whole (SQLite's write-ahead log, which wants a local disk). Screens are stored
+once, re-encoded without loss; fifteen steps at 448x280 take some 80 kB, all files counted: `pytest tests/runs -k disk`.
 """
 
 import asyncio
@@ -28,6 +25,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import sqlite3
 import zlib
@@ -81,20 +79,10 @@ SCHEMA = f"""
 """
 
 
-class _Database(sqlite3.Connection):
-    """A connection that says of a disk or a damaged file what everybody else would."""
-
-    folder: Path
-
-    def execute(self, sql: str, parameters: Any = (), /) -> sqlite3.Cursor:
-        with _plain_errors(self.folder):
-            return super().execute(sql, parameters)
-
-
 class Run:
     """A run's folder. `Run.write` makes or continues one, `Run.read` only looks."""
 
-    def __init__(self, folder: Path, db: _Database, opened: contextlib.ExitStack) -> None:
+    def __init__(self, folder: Path, db: sqlite3.Connection, opened: contextlib.ExitStack) -> None:
         self.folder, self._db, self._opened = folder, db, opened
         self._encoding: dict[str, asyncio.Future[bytes]] = {}  # screenshots in threads, by hash
 
@@ -109,20 +97,19 @@ class Run:
             lock = _lock(folder)
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(f"{folder}: is not a folder") from None
-        with contextlib.ExitStack() as opened:
+        with contextlib.ExitStack() as opened, _plain_errors(folder):
             opened.callback(os.close, lock)
             if not (folder / "config.yaml").exists():
                 write_whole(folder / "config.yaml", config)
             _cut_unfinished_line(folder / "metrics.jsonl")
-            db = opened.enter_context(_opened(folder, str(folder / "run.sqlite")))
+            db = opened.enter_context(_connected(folder, "rwc"))
             if _format(folder, db) == 0:
                 if (folder / "metrics.jsonl").exists():
                     raise ConfigError(
                         f"{folder}: has no run.sqlite, where the episodes are that its metrics.jsonl tells of; put it "
                         "back, or begin another run (train.model=… with a checkpoint, to go on from there)"
                     )
-                with _plain_errors(folder):
-                    db.executescript(SCHEMA)
+                db.executescript(SCHEMA)
             db.execute("PRAGMA synchronous = NORMAL")
             return cls(folder, db, opened.pop_all())
 
@@ -131,9 +118,8 @@ class Run:
         """The run in this folder, for reading, also while it is written."""
         if not (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder}: holds no run")
-        address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode=ro"
-        with contextlib.ExitStack() as opened:
-            db = opened.enter_context(_opened(folder, address))
+        with contextlib.ExitStack() as opened, _plain_errors(folder):
+            db = opened.enter_context(_connected(folder, "ro"))
             if _format(folder, db) == 0:
                 raise ConfigError(f"{folder}: holds no run yet")
             return cls(folder, db, opened.pop_all())
@@ -169,26 +155,26 @@ class Run:
 
     def pin(self, name: str, value: str) -> None:
         """Say what the run is of, such as its weights. ConfigError where it was begun with another value."""
-        self._write("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
+        self._execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         if (pinned := self.fact(name)) != value:
             raise ConfigError(f"{self.folder}: was begun with {name} {pinned}, not {value}; choose another folder")
 
     def note(self, name: str, value: str) -> None:
         """Remember something about the run that may change, such as the time it has taken so far."""
-        self._write("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
+        self._execute("INSERT OR REPLACE INTO facts VALUES (?, ?)", (name, value))
 
     def fact(self, name: str) -> str | None:
         """What was pinned or noted last under that name."""
-        row = self._db.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
+        row = self._execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
         return None if row is None else str(row[0])
 
     def add(self, trajectory: Trajectory) -> None:
         """Keep a finished episode. ValueError where one of its id is there already: nothing is counted twice."""
-        t = trajectory
-        about = (t.id, t.task_id, t.provenance.update, t.provenance.source, t.attempt, t.env_seed)
-        values = (*about, t.outcome, t.score, t.reward, len(t.steps), zlib.compress(to_json(t)))
+        t, origin = trajectory, trajectory.provenance
+        key = (t.id, t.task_id, origin.update, origin.source, t.attempt, t.env_seed)
+        values = (*key, t.outcome, t.score, t.reward, len(t.steps), zlib.compress(to_json(t)))
         try:
-            self._write(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
+            self._execute(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
         except sqlite3.IntegrityError:
             raise ValueError(f"{self.folder}: the trajectory {t.id!r} is there already") from None
 
@@ -216,9 +202,8 @@ class Run:
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """The one of that id. KeyError where there is none."""
-        for (record,) in self._select("record", id=trajectory_id):
-            return self._unpacked(record)
-        raise KeyError(trajectory_id)
+        (record,) = self._one("SELECT record FROM trajectories WHERE id = ?", trajectory_id)
+        return self._unpacked(record)
 
     def add_image(self, observation: Observation) -> None:
         """Keep a screenshot, once."""
@@ -226,10 +211,7 @@ class Run:
             self._write_image(observation, _smaller(observation))
 
     async def keep_image(self, observation: Observation) -> None:
-        """The same, a large one encoded beside the event loop: when this returns, it is in the store.
-
-        Only the encoding is in a thread, since it takes 99 % of the time and the database has one user.
-        """
+        """The same, a large one encoded in a thread. That takes 99 % of the time; the database has one user."""
         name = observation.hash
         if not large(observation):
             self.add_image(observation)
@@ -244,23 +226,18 @@ class Run:
 
     def image(self, name: str) -> Observation:
         """The screenshot of that hash: the same pixels, not the same bytes. KeyError where there is none."""
-        row = self._db.execute("SELECT image, width, height FROM images WHERE hash = ?", (name,)).fetchone()
-        if row is None:
-            raise KeyError(name)
-        image, width, height = row
+        image, width, height = self._one("SELECT image, width, height FROM images WHERE hash = ?", name)
         return Observation(image, width, height, name)
 
     async def keep_record(self, update: int, records: Sequence[TokenRecord]) -> None:
         """Keep what an update learned. Where it is made again, the newer record replaces the other."""
         packed = await beside(pack, records)
-        self._write("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
+        self._execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
 
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""
-        row = self._db.execute('SELECT record FROM records WHERE "update" = ?', (update,)).fetchone()
-        if row is None:
-            raise KeyError(update)
-        return unpack(row[0])
+        (record,) = self._one('SELECT record FROM records WHERE "update" = ?', update)
+        return unpack(record)
 
     def log(self, metrics: dict[str, Any]) -> None:
         """One more line of metrics.jsonl, written in one piece where the disk has room for it."""
@@ -272,22 +249,30 @@ class Run:
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What was logged, without a last line that is still being written."""
         path = self.folder / "metrics.jsonl"
-        if not path.exists():
-            return
-        with path.open("rb") as file:
-            for number, line in enumerate(file, start=1):
-                if line.endswith(b"\n"):
-                    yield _metrics(path, number, line)
+        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        for number, line in enumerate(lines, start=1):
+            metrics = None
+            with contextlib.suppress(ValueError):
+                metrics = json.loads(line)
+            if not isinstance(metrics, dict) or not metrics:
+                raise ConfigError(f"{path}: line {number} cannot be read; take it out, and the run goes on without it")
+            yield metrics
 
     def _has_image(self, name: str) -> bool:
-        return self._db.execute("SELECT 1 FROM images WHERE hash = ?", (name,)).fetchone() is not None
+        return self._execute("SELECT 1 FROM images WHERE hash = ?", (name,)).fetchone() is not None
 
     def _write_image(self, observation: Observation, image: bytes) -> None:
         values = (observation.hash, observation.width, observation.height, image)
-        self._write("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
+        self._execute("INSERT OR IGNORE INTO images VALUES (?, ?, ?, ?)", values)
 
-    def _write(self, query: str, values: tuple[object, ...]) -> None:
-        self._db.execute(query, values)
+    def _execute(self, query: str, values: tuple[object, ...]) -> sqlite3.Cursor:
+        with _plain_errors(self.folder):
+            return self._db.execute(query, values)
+
+    def _one(self, query: str, key: str | int) -> tuple[Any, ...]:
+        for row in self._execute(query, (key,)):
+            return tuple(row)
+        raise KeyError(key)
 
     def _unpacked(self, record: bytes) -> Trajectory:
         try:
@@ -310,30 +295,26 @@ def _lock(folder: Path) -> int:
     try:
         lock_file(lock)
     except BlockingIOError:
-        holder = os.read(lock, 100).decode(errors="replace").strip()
+        pid = os.read(lock, 100).decode(errors="replace").strip()
         os.close(lock)
-        raise ConfigError(
-            f"{folder}: process {holder or '?'} is writing to this run; wait, or choose another"
-        ) from None
+        raise ConfigError(f"{folder}: process {pid or '?'} is writing to this run; wait, or choose another") from None
     os.truncate(lock, 0)
     os.write(lock, f"{os.getpid()}\n".encode())
     return lock
 
 
-def _opened(folder: Path, address: str) -> contextlib.closing[_Database]:
-    """run.sqlite, to be closed at the end of a block."""
-    with _plain_errors(folder):
-        db = sqlite3.connect(address, uri=address.startswith("file:"), isolation_level=None, factory=_Database)
-    db.folder = folder
-    return contextlib.closing(db)
+def _connected(folder: Path, mode: str) -> contextlib.closing[sqlite3.Connection]:
+    """run.sqlite, to be closed at the end of a block. Each statement is a transaction."""
+    address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode={mode}"
+    return contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None))
 
 
-def _format(folder: Path, db: _Database) -> int:
+def _format(folder: Path, db: sqlite3.Connection) -> int:
     """The format of an opened run.sqlite, 0 for a new one."""
-    (found,) = db.execute("PRAGMA user_version").fetchone()
-    if found > FORMAT:
-        raise ConfigError(f"{folder}: was written by a newer arpo (format {found}; this one knows {FORMAT})")
-    return int(found)
+    (version,) = db.execute("PRAGMA user_version").fetchone()
+    if version > FORMAT:
+        raise ConfigError(f"{folder}: was written by a newer arpo (format {version}; this one knows {FORMAT})")
+    return int(version)
 
 
 @contextlib.contextmanager
@@ -361,18 +342,10 @@ def _damaged(folder: Path, why: str) -> ConfigError:
     )
 
 
-def _metrics(path: Path, number: int, line: bytes) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        if isinstance(found := json.loads(line), dict) and found:
-            return found
-    raise ConfigError(f"{path}: line {number} cannot be read; take it out, and the run goes on without it")
-
-
 def _smaller(observation: Observation) -> bytes:
-    """The screenshot's bytes, or fewer that decode to the same pixels.
+    """The screenshot's bytes, or fewer that decode to the same pixels: WebP takes 40 % of pocket's PNG bytes.
 
-    Method 1 with effort ("quality") 30 is where lossless WebP bends: 20 saves half the time and costs a quarter more
-    bytes, more effort saves hardly a byte.
+    Of its efforts ("quality") 30 is best: 20 saves half the time and costs a quarter more bytes, more saves hardly one.
     """
     if max(observation.width, observation.height) > LARGEST_WEBP:
         return observation.image
@@ -393,3 +366,8 @@ def _cut_unfinished_line(path: Path) -> None:
     """A writer that was killed may have left half a line behind; the next one must not go on in it."""
     if path.exists() and not (text := path.read_bytes()).endswith(b"\n"):
         os.truncate(path, text.rfind(b"\n") + 1)
+
+
+def folder_name(text: str) -> str:
+    """The text as a part of a folder's name: without slashes, colons and spaces."""
+    return re.sub(r"[^\w.+=-]+", "-", text)

@@ -5,7 +5,7 @@
 
 Both write into the run's folder. `tensorboard --logdir runs` shows all runs; `wandb sync RUN/wandb/offline-*` sends
 what was kept back. Neither is imported unless it is asked for. metrics.jsonl stays the one truth: of a run that was
-killed they may lack the last line.
+killed they may lack the last update.
 """
 
 import contextlib

@@ -4,11 +4,9 @@
     load_tasks("pocket", "mine/list.json")      a task list in OSWorld's form, {"files": ["files-rename-003", …], …}
     load_tasks("pocket", "files-rename-003")    one task
 
-An id in a list is a task of the catalog or lies beside the list as `examples/<domain>/<id>.json`, one Task in its JSON
-form or in OSWorld's; the file wins, since whoever put it there meant it. Whatever is wrong ends in one
-TaskError that names the place.
-
-A run keeps its tasks whole (arpo.runs.tasks): `to_text` writes them, `parse_tasks` reads them as warily as task files.
+An id in a list is a task of the catalog, or a file beside the list, `examples/<domain>/<id>.json`, with one Task in its
+JSON form or in OSWorld's; the file wins, since whoever put it there meant it. Whatever is wrong ends in
+one TaskError that names the place. A run keeps its tasks whole (kept.py): `to_text` writes them, `parse_tasks` reads.
 """
 
 import dataclasses
@@ -16,7 +14,7 @@ import difflib
 import itertools
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -35,8 +33,8 @@ HELD_OUT = ("heldout", "heldout_families")
 def load_tasks(env: str, spec: str, settings: dict[str, Any] | None = None, max_steps: int | None = None) -> list[Task]:
     """The tasks of a split, of a task list file or of one id, in the order in which they are listed.
 
-    `settings` are those with which the environment will be made: a task that it then cannot do is refused. `max_steps`:
-    the limit of every one of them, in place of its own.
+    `settings` are those with which the environment will be made: a task that it then cannot do is refused. `max_steps`
+    replaces the limit of each task.
     """
     tasks = _load(env, spec)
     refuse_unfit(env, tasks, settings or {})
@@ -66,12 +64,16 @@ def family(task: Task) -> str:
     return str(task.setup.get("family", task.domain))
 
 
-def spread(tasks: Iterable[Task]) -> list[Task]:
+def interleaved(tasks: Iterable[Task]) -> list[Task]:
     """The same tasks in an order whose first few are as different as they can be: domains in turn, in each families."""
+
+    def in_turn(lists: Iterable[list[Task]]) -> list[Task]:
+        return [task for layer in itertools.zip_longest(*lists) for task in layer if task is not None]
+
     domains: dict[str, dict[str, list[Task]]] = {}
     for task in tasks:
         domains.setdefault(task.domain, {}).setdefault(family(task), []).append(task)
-    return list(_in_turn([list(_in_turn(list(families.values()))) for families in domains.values()]))
+    return in_turn(in_turn(families.values()) for families in domains.values())
 
 
 def judged_tasks(config: Config) -> dict[str, list[Task]]:
@@ -80,7 +82,7 @@ def judged_tasks(config: Config) -> dict[str, list[Task]]:
     tasks = {"train": load_tasks(config.env.name, config.tasks.source, settings_of(config.env), max_steps)}
     for split in HELD_OUT:
         if split in catalog(config.env.name).SPLITS and config.eval.held_out:
-            tasks[split] = spread(load_tasks(config.env.name, split, max_steps=max_steps))[: config.eval.held_out]
+            tasks[split] = interleaved(load_tasks(config.env.name, split, max_steps=max_steps))[: config.eval.held_out]
     return tasks
 
 
@@ -115,15 +117,17 @@ def plain(task: Task) -> dict[str, Any]:
     return {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
 
 
-def _in_turn(lists: list[list[Task]]) -> Iterator[Task]:
-    for layer in itertools.zip_longest(*lists):
-        yield from (task for task in layer if task is not None)
-
-
 def _load_list(env: str, known: Catalog, path: Path) -> list[Task]:
-    entries = _entries(path)
+    listed = _parse_json(read_text(path), path)
+    if not isinstance(listed, dict):
+        raise TaskError(f"{path}: must be one object {{domain: [id, …]}}, not {_kind(listed)}")
+    for domain, ids in listed.items():
+        if not isinstance(ids, list):
+            raise TaskError(f"{path}: {domain!r} must hold a list of ids, not {_kind(ids)}")
+    entries = [(domain, task_id) for domain, ids in listed.items() for task_id in ids]
     if not entries:
         raise TaskError(f"{path}: lists no task")
+    _refuse_bad_names(path, entries)
     tasks: dict[str, Task] = {}
     for domain, task_id in entries:
         if task_id in tasks:
@@ -132,21 +136,8 @@ def _load_list(env: str, known: Catalog, path: Path) -> list[Task]:
     return list(tasks.values())
 
 
-def _entries(path: Path) -> list[tuple[str, str]]:
-    """(domain, id) for each task of a list file, checked to be names and not paths."""
-    listed = _read_json(path)
-    if not isinstance(listed, dict):
-        raise TaskError(f"{path}: must be one object {{domain: [id, …]}}, not {_kind(listed)}")
-    entries: list[tuple[str, str]] = []
-    for domain, ids in listed.items():
-        if not isinstance(ids, list):
-            raise TaskError(f"{path}: {domain!r} must hold a list of ids, not {_kind(ids)}")
-        entries.extend((domain, task_id) for task_id in ids)
-    _refuse_bad_names(path, entries)
-    return entries
-
-
 def _refuse_bad_names(path: Path, entries: Iterable[tuple[str, str]]) -> None:
+    """A domain and an id become parts of a path."""
     for domain, task_id in entries:
         for name in (domain, task_id):
             if not isinstance(name, str) or name in (".", "..") or not re.fullmatch(r"[^/\\\x00-\x1f]{1,200}", name):
@@ -163,20 +154,21 @@ def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Ta
             task = known.get_task(task_id)
         except TaskError as error:
             raise TaskError(f"{place}: {error}; there is no file {beside} either") from None
-    for field, found, wanted in (("id", task.id, task_id), ("domain", task.domain, domain), ("env", task.env, env)):
-        if found != wanted:
-            raise TaskError(f"{place}: the task's {field} is {found!r}, not {wanted!r}")
+    for field, wanted in (("id", task_id), ("domain", domain), ("env", env)):
+        if (value := getattr(task, field)) != wanted:
+            raise TaskError(f"{place}: the task's {field} is {value!r}, not {wanted!r}")
     return task
 
 
 def _read_task(path: Path, domain: str, env: str) -> Task:
-    data = _read_json(path)
+    text = read_text(path)
+    data = _parse_json(text, path)
+    if not isinstance(data, dict) or {"setup", "env"} & data.keys():  # OSWorld's form has neither, ours both
+        return _checked_task(text, path)
     try:
-        if isinstance(data, dict) and not {"setup", "env"} & data.keys():  # OSWorld's form has neither, ours both
-            return from_osworld(data, domain, env)
+        return from_osworld(data, domain, env)
     except pydantic.ValidationError as error:
         raise TaskError(f"{path}: {what_is_wrong(error)}") from None
-    return _checked_task(read_text(path), path)
 
 
 def _checked_task(text: str, path: Path) -> Task:
@@ -190,26 +182,21 @@ def _checked_task(text: str, path: Path) -> Task:
     return task
 
 
-def _read_json(path: Path) -> Any:
-    return _parse_json(read_text(path), path)
-
-
 def _parse_json(text: str, path: Path) -> Any:
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        built: dict[str, Any] = {}
+        for name, value in pairs:
+            if name in built:
+                raise TaskError(f"{path}: the key {name!r} is given twice")
+            built[name] = value
+        return built
+
     try:
-        return json.loads(text, object_pairs_hook=lambda pairs: _object(path, pairs))
+        return json.loads(text, object_pairs_hook=unique)
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise TaskError(f"{path}: not JSON that can be read: {error}") from None
-
-
-def _object(path: Path, pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    built = dict(pairs)
-    if len(built) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise TaskError(f"{path}: the key {twice!r} is given twice")
-    return built
 
 
 def read_text(path: Path) -> str:

@@ -1,8 +1,7 @@
 """Task selection: keep the tasks that an agent sometimes solves, for only those can teach it something.
 
 evaluation = run_evaluation(config, "base", folder)          # k trials of each task, at the temperature of training
-kept = select(evaluation, least=1, drop_solved=False, solved=1.0)  # refuse_place(path) first: evaluation takes long
-write_list(kept, Path("selected.json"))                      # {domain: [id, …]}, OSWorld's form
+write_list(select(evaluation, least=1, drop_solved=False, solved=1.0), Path("selected.json"))
 """
 
 import json
@@ -31,6 +30,8 @@ def select(evaluation: Evaluation, least: int, drop_solved: bool, solved: float)
 
 def refuse_place(path: Path) -> None:
     """ConfigError where no list could be written. Nothing is left there yet."""
+    if not path.name.endswith(".json"):
+        raise ConfigError(f"out={path}: must end in .json")
     try:
         if path.is_dir():
             raise ConfigError(f"out={path}: is a folder; a task list is a file")
@@ -41,7 +42,7 @@ def refuse_place(path: Path) -> None:
 
 
 def write_list(tasks: list[Task], path: Path) -> None:
-    """A task list that `tasks.source` takes, whole or not at all."""
+    """A task list that `tasks.source` takes, {domain: [id, …]}, whole or not at all."""
     by_domain: dict[str, list[str]] = {}
     for task in tasks:
         by_domain.setdefault(task.domain, []).append(task.id)

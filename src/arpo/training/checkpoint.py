@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from arpo.algorithms.base import Algorithm
 from arpo.engines.checkpoint import BASE, find_checkpoint
 from arpo.runs.checkpoints import RECENT, best_in, checkpoints_in, read_state, readable
-from arpo.runs.settings import LINE
+from arpo.runs.settings import METRICS
 from arpo.training.base import Learner, LearnerError, NotFinite
 from arpo.types import to_json
 
@@ -94,7 +94,7 @@ class Checkpoints:
         """Of the last update before a checkpoint."""
         metrics: dict[str, Any] = read_state(place)["line"]
         with readable(place, place / "state.json"):
-            if not metrics.keys() >= LINE:
+            if not metrics.keys() >= METRICS:
                 raise ValueError("its line of metrics is none")
         return metrics
 

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import json
 import os
-import re
 import shlex
 import time
 from collections.abc import Callable, Iterator
@@ -34,9 +33,9 @@ from arpo.machine import peak_rss_mb
 from arpo.runs.checkpoints import best_in
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import from_anywhere, go_on, same_settings
-from arpo.runs.store import Run, write_whole
-from arpo.runs.tasks import Tasks, changed_since, same_tasks
+from arpo.runs.store import Run, folder_name, write_whole
 from arpo.runs.track import tracking
+from arpo.tasks.kept import Tasks, changed_since, same_tasks
 from arpo.tasks.load import HELD_OUT
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import LocalLearner
@@ -90,8 +89,7 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
 
 
 def _new_folder(config: Config) -> Path:
-    method = re.sub(r"[^\w.+=-]+", "-", config.algorithm.name)  # no colons in the names of folders
-    return Path("runs") / f"train-{method}-{time.strftime('%Y%m%d-%H%M%S')}"
+    return Path("runs") / f"train-{folder_name(config.algorithm.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 @contextlib.contextmanager

@@ -1,7 +1,4 @@
-"""Whether the settings of a training fit together, and what it would do: `arpo train --dry-run`.
-
-Tasks are loaded and counted; no model and no environment is needed.
-"""
+"""Whether the settings of a training fit together, and what it would do: `arpo train --dry-run`. No model is loaded."""
 
 from arpo.config import Config
 from arpo.engines.scripted import POLICIES
@@ -18,24 +15,17 @@ def checked_tasks(config: Config, own: dict[str, list[Task]] | None = None) -> d
     if train.model in POLICIES:
         raise ConfigError(f"train.model={train.model}: a script cannot be trained")
     if train.optimizer_tasks > train.rollout_tasks:
-        raise ConfigError(
-            f"train.optimizer_tasks={train.optimizer_tasks}: must be at most train.rollout_tasks, "
-            f"which is {train.rollout_tasks}"
-        )
+        most = f"must be at most train.rollout_tasks, which is {train.rollout_tasks}"
+        raise ConfigError(f"train.optimizer_tasks={train.optimizer_tasks}: {most}")
     tasks = own or judged_tasks(config)
     if (n := len(tasks["train"])) < train.rollout_tasks:
-        raise ConfigError(
-            f"train.rollout_tasks={train.rollout_tasks}: must be at most {n}, the number of tasks in "
-            f"tasks.source={config.tasks.source}"
-        )
+        most = f"must be at most {n}, the number of tasks in tasks.source={config.tasks.source}"
+        raise ConfigError(f"train.rollout_tasks={train.rollout_tasks}: {most}")
     return tasks
 
 
 def plan(config: Config, own: dict[str, list[Task]] | None = None) -> str:
-    """What would be done, as lines of comment for below the settings. ConfigError where it cannot be done.
-
-    `own`: the tasks of a begun run.
-    """
+    """What would be done, as YAML comments. ConfigError where it cannot be done. `own`: the tasks of a begun run."""
     tasks = checked_tasks(config, own)
     train, algorithm, n = config.train, config.algorithm, len(tasks["train"])
     infeasible = sum(not task.feasible for task in tasks["train"])
@@ -48,11 +38,10 @@ def plan(config: Config, own: dict[str, list[Task]] | None = None) -> str:
         + ("; with one alone clipping never acts" if steps == 1 else ""),
         f"in {train.updates} updates: {groups * algorithm.group:,} episodes, {groups / n:.3g} passes over the tasks; "
         f"optimiser steps: {train.updates * steps:,}",
-        "to judge it, before and after: "
-        + ", ".join(f"{count} episodes of {split}" for split, count in trials.items()),
+        "to judge it, before and after: " + ", ".join(f"{n} episodes of {split}" for split, n in trials.items()),
     ]
     if train.env_steps:
         lines.append(f"fewer updates, where {train.env_steps:,} environment steps are reached before")
     if algorithm.redraw:
         lines.append(f"more episodes, where groups with equal rewards are drawn again, up to {algorithm.redraw} times")
-    return "\n".join(f"# {line}" for line in ("What would be done:", *lines))
+    return "\n".join(f"# {text}" for text in ("What would be done:", *lines))

@@ -508,7 +508,7 @@ def test_a_bubblewrap_that_is_too_old_is_said(start: Start, monkeypatch: pytest.
 
 def test_doctor_names_the_programs_that_are_missing_with_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.shutil, "which", lambda name: None if name in ("gimp", "Xvfb") else f"/usr/bin/{name}")
-    finding = doctor._backend(BACKENDS["desktop"])
+    finding = doctor._backend(BACKENDS["desktop"], EnvConfig())
     assert (finding.works, finding.enable) == (False, "apt-get install -y --no-install-recommends gimp xvfb")
 
 

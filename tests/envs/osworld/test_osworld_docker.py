@@ -291,12 +291,12 @@ def test_what_is_missing_is_said_with_what_to_do(engine: None, tmp_path: Path) -
 def test_doctor_tries_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Docker, "missing", lambda self: [])  # the rest is there
     backend = BACKENDS["osworld"]
-    unset = doctor._osworld(backend, EnvConfig())
+    unset = doctor._backend(backend, EnvConfig())
     assert not unset.works and unset.detail == "env.osworld_python is missing"
-    broken = doctor._osworld(backend, EnvConfig(osworld_python=sys.executable))
+    broken = doctor._backend(backend, EnvConfig(osworld_python=sys.executable))
     assert not broken.works and "has not got OSWorld's client" in broken.detail
     if CLIENT.exists():
-        assert doctor._osworld(backend, EnvConfig(osworld_python=str(CLIENT))).works
+        assert doctor._backend(backend, EnvConfig(osworld_python=str(CLIENT))).works
 
 
 def test_files_of_ours_are_no_packages_of_the_clients(tmp_path: Path) -> None:

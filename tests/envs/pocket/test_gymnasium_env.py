@@ -12,7 +12,7 @@ from arpo.envs.base import make_expert
 from arpo.envs.pocket import keys
 from arpo.envs.pocket.gymnasium_env import KEYS, KINDS, PocketGym, to_action
 from arpo.errors import ActionError, ConfigError, TaskError
-from arpo.tasks.load import load_tasks, spread
+from arpo.tasks.load import interleaved, load_tasks
 
 
 def as_dict(kind: str, point: tuple[int, int] = (0, 0), to: tuple[int, int] = (0, 0), **more: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_the_module_can_be_named_in_the_id_instead_of_being_imported() -> None:
 
 def test_the_experts_actions_solve_tasks_through_the_adapter() -> None:
     env = PocketGym()
-    for task in spread(load_tasks("pocket", "subset32"))[:6]:
+    for task in interleaved(load_tasks("pocket", "subset32"))[:6]:
         _, info = env.reset(seed=0, options={"task": task.id})
         assert info["instruction"] == task.instruction
         expert = make_expert("pocket", task)

@@ -13,7 +13,7 @@ from arpo.config import Config
 from arpo.envs.base import catalog
 from arpo.errors import ConfigError
 from arpo.runs.store import Run
-from arpo.runs.tasks import first_difference, own_tasks, same_tasks
+from arpo.tasks.kept import first_difference, own_tasks, same_tasks
 from arpo.tasks.load import load_tasks, parse_tasks, to_text
 from arpo.types import Outcome, Provenance, Trajectory
 from fake_env import TASKS, make_task

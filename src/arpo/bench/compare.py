@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import itertools
 import json
 import os
@@ -21,32 +20,27 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import Progress
 
+from arpo.bench.compare_table import BASE, as_table, compared, curve
 from arpo.config import METHOD, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
-from arpo.evaluation.compare import Estimate, Rates, changed, difference, estimate, table_of
-from arpo.evaluation.statistics import student
 from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
+from arpo.runs.progress import progress_bar
 from arpo.runs.settings import LENGTH, go_on, same_settings
-from arpo.runs.store import Run
-from arpo.runs.tasks import Tasks, same_tasks
+from arpo.runs.store import Run, folder_name
+from arpo.tasks.kept import Tasks, same_tasks
 from arpo.tasks.load import judged_tasks
 
 ARPO = (sys.executable, "-m", "arpo.cli")
-ITSELF = Estimate(0.0, (0.0, 0.0))  # how far a method is from itself: no estimate
-BASE = "base"  # stands where a method would, for the agent that all begin with
-POINTS = 40  # of a curve
 SET_PDEATHSIG = 1  # of prctl
-SMOOTH = 0.05  # the standard deviation of the curves' smoothing, as a share of the budget
 
 
 def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str, Config]:
@@ -105,13 +99,11 @@ class Comparison:
     tasks: Tasks  # of all its runs
 
     def config(self, method: str, seed: int) -> Config:
-        place = re.sub(r"[^\w.+=-]+", "-", method)  # no colons in the names of folders
-        own: dict[str, Any] = {"seed": seed, "run_dir": self.out / f"{place}-{seed}"}
+        own: dict[str, Any] = {"seed": seed, "run_dir": self.out / f"{folder_name(method)}-{seed}"}
         if method == BASE:
             method = next(iter(self.methods))
-            own["algorithm"] = AlgorithmConfig()
-            own["train"] = self.methods[method].train.model_copy(update={"updates": 0})
-        return self.methods[method].model_copy(update=own)
+            own |= {"algorithm": AlgorithmConfig(), "train.updates": 0}
+        return self.methods[method].with_values(own)
 
     def folder(self, method: str, seed: int) -> Path:
         folder = self.config(method, seed).run_dir
@@ -128,15 +120,8 @@ class Comparison:
         for method, seed in (*runs, *bases):
             if self.folder(method, seed).exists():
                 self._begin(method, seed)
-        columns = (
-            TextColumn("{task.description}"),
-            BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[now]}"),
-        )
-        console = Console(stderr=True, highlight=False)
-        with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
-            bar = progress.add_task("runs", total=len(bases) + len(runs), now="")
+        with progress_bar(Console(stderr=True, highlight=False)) as progress:
+            bar = progress.add_task("runs", total=len(bases) + len(runs), so_far="")
             for part in (bases, runs):
                 missing = [one for one in part if not (self.folder(*one) / "summary.json").exists()]
                 progress.advance(bar, len(part) - len(missing))
@@ -158,7 +143,7 @@ class Comparison:
                     progress.console.print(f"{folder.name} is done", markup=False)
                     progress.advance(progress.task_ids[0])
                 now = ", ".join(f"{folder.name} ({_updates(folder)} updates)" for folder in running)
-                progress.update(progress.task_ids[0], now=now)
+                progress.update(progress.task_ids[0], so_far=now)
         finally:  # one failed, or it was interrupted: the others lose nothing
             for process in running.values():
                 process.terminate()
@@ -194,15 +179,15 @@ class Comparison:
         budget = first.train.env_steps
         assert budget is not None
         runs = {
-            run.folder.name: {"method": method, "seed": seed, "updates": len(run.lines), **run.summary}
+            run.folder.name: {"method": method, "seed": seed, "updates": len(run.metrics), **run.summary}
             for method in self.methods
             for seed, run in zip(self.seeds, done[method], strict=True)
         }
         return {
             "budget": budget,
             "seeds": list(self.seeds),
-            "splits": {split: _split(rates, names) for split, names in ids.items()},
-            "curves": {method: curve([run.lines for run in done[method]], budget) for method in self.methods},
+            "splits": {split: compared(rates, names) for split, names in ids.items()},
+            "curves": {method: curve([run.metrics for run in done[method]], budget) for method in self.methods},
             "runs": runs,
             "rates": {
                 task: {method: [run.get(task) for run in of_seeds] for method, of_seeds in rates.items()}
@@ -218,29 +203,29 @@ class Finished:
     folder: Path
     model: str | None  # that it began with
     summary: dict[str, Any]
-    lines: list[dict[str, Any]]  # of its metrics, one for each update
+    metrics: list[dict[str, Any]]  # of each update
     rates: dict[str, float]  # of the trained agent on each task, over the trials that have a score
 
     @classmethod
     def read(cls, folder: Path) -> Finished:
         with Run.read(folder) as run:
-            lines = list(run.metrics())
+            metrics = list(run.metrics())
             summary = _summary(folder / "summary.json")
-            if not lines and summary.get("best_checkpoint"):
+            if not metrics and summary.get("best_checkpoint"):
                 raise ConfigError(f"{folder}: its metrics.jsonl is lost; remove summary.json, and the run goes on")
-            made = lines[-1]["update"] + 1 if lines else 0
+            made = metrics[-1]["update"] + 1 if metrics else 0
             scores: dict[str, list[float]] = {}
             for trial in run.summaries(source="evaluation", update=made):
                 if trial.score is not None:
                     scores.setdefault(trial.task_id, []).append(trial.score)
             rates = {task: float(np.mean(values)) for task, values in sorted(scores.items())}
-            return cls(folder, run.fact("model"), summary, lines, rates)
+            return cls(folder, run.fact("model"), summary, metrics, rates)
 
 
 def _summary(file: Path) -> dict[str, Any]:
     with contextlib.suppress(ValueError):
-        if isinstance(found := json.loads(file.read_text(encoding="utf-8")), dict):
-            return found
+        if isinstance(summary := json.loads(file.read_text(encoding="utf-8")), dict):
+            return summary
     raise ConfigError(f"{file}: cannot be read; remove it, and the same command makes it anew")
 
 
@@ -271,97 +256,3 @@ def _why(folder: Path, status: int) -> str:
 def _updates(folder: Path) -> int:
     with Run.read(folder) as run:
         return sum(1 for _ in run.metrics())
-
-
-def _split(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> dict[str, Any]:
-    """The methods on the tasks of one split."""
-    scored = [name for name in sorted(names) if all(name in one for runs in rates.values() for one in runs)]
-    if not scored:
-        raise ArpoError(f"{', '.join(names[:3])} …: no task has a score in every run")
-    tables = {
-        method: table_of([{name: run[name] for name in scored} for run in runs]) for method, runs in rates.items()
-    }
-    base, first = tables[BASE], next(method for method in tables if method != BASE)
-    found: dict[str, Any] = {"tasks": len(scored), "left_out": sorted(set(names) - set(scored))}
-    found[BASE] = {"success": dataclasses.asdict(estimate(base))}
-    for method in [method for method in tables if method != BASE]:
-        lost, gained = (np.array(scored)[which].tolist() for which in changed(base, tables[method]))
-        found[method] = {
-            "success": dataclasses.asdict(estimate(tables[method])),
-            "over_base": dataclasses.asdict(difference(tables[method], base)),
-            "over_first": dataclasses.asdict(ITSELF if method == first else difference(tables[method], tables[first])),
-            "lost": lost,
-            "gained": gained,
-        }
-    return found
-
-
-def curve(runs: Sequence[Sequence[dict[str, Any]]], budget: int, what: str = "success") -> dict[str, list[float]]:
-    """A metric over the environment steps that the policy had learned from: the mean of the seeds, and a band."""
-
-    def smoothed(lines: Sequence[dict[str, Any]], at: Rates) -> Rates:
-        weights = np.exp(-(((at[:, None] - _learned_from(lines)) / (SMOOTH * budget)) ** 2) / 2)
-        means: Rates = weights @ np.array([line[what] for line in lines]) / weights.sum(axis=1)
-        return means
-
-    x = np.unique(np.linspace(0, min(_learned_from(lines)[-1] for lines in runs), POINTS))
-    seeds = np.array([smoothed(lines, x) for lines in runs])
-    mean, n = seeds.mean(axis=0), len(seeds)
-    found = {"x": x.tolist(), "y": mean.tolist()}
-    if n > 1:
-        half = student(n - 1) * seeds.std(axis=0, ddof=1) / np.sqrt(n)
-        found |= {"low": (mean - half).clip(-1, 1).tolist(), "high": (mean + half).clip(-1, 1).tolist()}
-    return found
-
-
-def _learned_from(lines: Sequence[dict[str, Any]]) -> Rates:
-    """Environment steps before each update: those that the policy that played it was trained on."""
-    steps = np.array([line["env_steps"] for line in lines], dtype=np.float64)
-    return np.cumsum(steps) - steps
-
-
-def as_table(results: dict[str, Any]) -> str:
-    """For people, in Markdown."""
-    runs, budget = results["runs"], results["budget"]
-    first = next(iter(results["curves"]))
-    lines = [
-        f"| tasks | method | success | over the base | over {first} | lost | gained |",
-        "|---|---|--:|--:|--:|--:|--:|",
-    ]
-    for split, found in results["splits"].items():
-        lines.append(f"| {split} ({found['tasks']}) | base | {_rate(found[BASE]['success'])} | | | | |")
-        for method in results["curves"]:
-            one = found[method]
-            more = "" if method == first else _points(one["over_first"])
-            counts = f"{len(one['lost'])} | {len(one['gained'])}"
-            lines.append(f"| | {method} | {_rate(one['success'])} | {_points(one['over_base'])} | {more} | {counts} |")
-    n = len(results["seeds"])
-    over = f"Means over {n} seeds, with 95 % intervals by bootstrap over seeds and tasks"
-    used = ", ".join(
-        f"{method} {np.mean([run['env_steps'] for run in runs.values() if run['method'] == method]):,.0f}"
-        for method in results["curves"]
-    )
-    lines += [
-        "",
-        f"{over if n > 1 else 'One seed: the 95 % intervals, by bootstrap, are over tasks alone'}. Differences are in "
-        "points, on the same seeds and tasks. Lost: tasks that the base solved in at least half of its trials and the "
-        "trained agents, all seeds together, in fewer; gained: the reverse.",
-        "",
-        f"Budget: {budget:,} environment steps a run, and the update begun is finished. Used on average: {used}.",
-    ]
-    if early := [name for name, run in runs.items() if run["env_steps"] < budget]:
-        lines += ["", f"Ended at `train.updates` before the budget was spent: {', '.join(early)}."]
-    if left_out := sorted({name for found in results["splits"].values() for name in found["left_out"]}):
-        names = ", ".join(left_out)
-        lines += ["", f"Left out ({len(left_out)} tasks), since a machine failed in all attempts of a run: {names}."]
-    return "\n".join([*lines, "", f"Made by `{results['command']}`.", ""])
-
-
-def _rate(found: dict[str, Any]) -> str:
-    low, high = found["ci95"]
-    return f"{found['mean']:.1%} ({low:.1%} to {high:.1%})"
-
-
-def _points(found: dict[str, Any]) -> str:
-    low, high = found["ci95"]
-    return f"{100 * found['mean']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"

@@ -3,9 +3,9 @@
     tasks.json      {split: [task, …]}, written once; a training's splits are those that it is judged on
 
 A list file may change, move or be deleted after a run was begun, and a catalog may change too. Tasks that are named
-anew (`arpo eval --run-dir`, `arpo compare`, `arpo train … run_dir=`) must be those that the run was begun with; `arpo
-train --resume` names none and goes on with the run's own, from any working directory. A run of an older arpo has kept
-none: they are kept when it is next opened.
+again (`arpo eval --run-dir`, `arpo compare`, `arpo train … run_dir=`) must be those that the run was begun with; `arpo
+train --resume` names none and uses the run's own, in any working directory. A run of an older arpo has kept none: they
+are kept when it is next opened.
 """
 
 import json
@@ -28,14 +28,16 @@ def same_tasks(run: Run, tasks: Tasks, config: Config) -> None:
     if kept is None:
         text = to_text(tasks)
         parse_tasks(text, path, config.env.name)  # what could not be read again is said before the work
-        what = _never_played(run, tasks)
-        if what is None:
+        known = {task.id for part in tasks.values() for task in part}
+        unknown = sorted({episode.task_id for episode in run.summaries()} - known)  # played by an older arpo
+        difference = f"{unknown[0]} is missing" if unknown else None
+        if difference is None:
             write_whole(path, text)
     else:
-        what = first_difference(kept, tasks)
-    if what is not None:
+        difference = first_difference(kept, tasks)
+    if difference is not None:
         raise ConfigError(
-            f"{run.folder}: was begun with other tasks than tasks.source={config.tasks.source} has now: {what}; "
+            f"{run.folder}: was begun with other tasks than tasks.source={config.tasks.source} has now: {difference}; "
             "put it back as it was, or choose another folder"
         )
 
@@ -54,7 +56,7 @@ def own_tasks(config: Config) -> Tasks | None:
 
 
 def changed_since(kept: Tasks, config: Config) -> str | None:
-    """What is other in tasks.source by now, for people; None where it is the same, or gone."""
+    """The first difference to what tasks.source has now; None where there is none, or the source is gone."""
     try:
         return first_difference(kept, judged_tasks(config))
     except TaskError:
@@ -71,7 +73,9 @@ def first_difference(kept: Tasks, tasks: Tasks) -> str | None:
             if name not in old:
                 return f"{name} is new"
             for field in old[name]:
-                if _text(old[name][field]) != _text(new[name][field]):
+                # As JSON: in Python, true is 1 and 1.0.
+                before, now = (json.dumps(part[name][field], sort_keys=True) for part in (old, new))
+                if before != now:
                     return f"{name} has another {field}"
         for before, now in zip(old, new, strict=True):
             if before != now:
@@ -87,15 +91,3 @@ def _kept(folder: Path, config: Config) -> Tasks | None:
         return parse_tasks(read_text(path), path, config.env.name)
     except TaskError as error:
         raise ConfigError(f"{error}; without this file the run takes its tasks from tasks.source again") from None
-
-
-def _never_played(run: Run, tasks: Tasks) -> str | None:
-    """What a run of an older arpo tells of its tasks: their names."""
-    known = {task.id for part in tasks.values() for task in part}
-    strange = sorted({episode.task_id for episode in run.summaries()} - known)
-    return f"{strange[0]} is missing" if strange else None
-
-
-def _text(value: object) -> str:
-    """Equal for equal JSON, and only then: in Python, true is 1 and 1.0."""
-    return json.dumps(value, sort_keys=True)

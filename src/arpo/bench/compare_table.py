@@ -1,0 +1,115 @@
+"""What a comparison of methods says: success and differences in each split, curves over the budget, a table.
+
+results["splits"]["train"] = compared({"base": […], "grpo": […]}, ["press-1", …])
+results["curves"]["grpo"] = curve([metrics of seed 0, …], budget)
+print(as_table(results))
+"""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from arpo.errors import ArpoError
+from arpo.evaluation.compare import Estimate, Rates, changed, difference, estimate, table_of
+from arpo.evaluation.statistics import student
+
+BASE = "base"  # stands where a method would, for the agent that all begin with
+ITSELF = Estimate(0.0, (0.0, 0.0))  # how far a method is from itself: no estimate
+POINTS = 40  # of a curve
+SMOOTH = 0.05  # the standard deviation of the curves' smoothing, as a share of the budget
+
+
+def compared(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> dict[str, Any]:
+    """The methods on the tasks of one split. `rates`: of each method the success on each task, for each seed."""
+    scored = [name for name in sorted(names) if all(name in one for runs in rates.values() for one in runs)]
+    if not scored:
+        raise ArpoError(f"{', '.join(names[:3])} …: no task has a score in every run")
+    tables = {
+        method: table_of([{name: run[name] for name in scored} for run in runs]) for method, runs in rates.items()
+    }
+    base, first = tables[BASE], next(method for method in tables if method != BASE)
+    results: dict[str, Any] = {"tasks": len(scored), "left_out": sorted(set(names) - set(scored))}
+    results[BASE] = {"success": dataclasses.asdict(estimate(base))}
+    for method in [method for method in tables if method != BASE]:
+        lost, gained = (np.array(scored)[which].tolist() for which in changed(base, tables[method]))
+        results[method] = {
+            "success": dataclasses.asdict(estimate(tables[method])),
+            "over_base": dataclasses.asdict(difference(tables[method], base)),
+            "over_first": dataclasses.asdict(ITSELF if method == first else difference(tables[method], tables[first])),
+            "lost": lost,
+            "gained": gained,
+        }
+    return results
+
+
+def curve(runs: Sequence[Sequence[dict[str, Any]]], budget: int, what: str = "success") -> dict[str, list[float]]:
+    """A metric over the environment steps that the policy had learned from: the mean of the seeds, and a band."""
+
+    def smoothed(metrics: Sequence[dict[str, Any]], at: Rates) -> Rates:
+        weights = np.exp(-(((at[:, None] - _learned_from(metrics)) / (SMOOTH * budget)) ** 2) / 2)
+        means: Rates = weights @ np.array([one[what] for one in metrics]) / weights.sum(axis=1)
+        return means
+
+    x = np.unique(np.linspace(0, min(_learned_from(metrics)[-1] for metrics in runs), POINTS))
+    seeds = np.array([smoothed(metrics, x) for metrics in runs])
+    mean, n = seeds.mean(axis=0), len(seeds)
+    points = {"x": x.tolist(), "y": mean.tolist()}
+    if n > 1:
+        half = student(n - 1) * seeds.std(axis=0, ddof=1) / np.sqrt(n)
+        points |= {"low": (mean - half).clip(-1, 1).tolist(), "high": (mean + half).clip(-1, 1).tolist()}
+    return points
+
+
+def _learned_from(metrics: Sequence[dict[str, Any]]) -> Rates:
+    """Environment steps before each update: those that the policy that played it was trained on."""
+    steps = np.array([one["env_steps"] for one in metrics], dtype=np.float64)
+    return np.cumsum(steps) - steps
+
+
+def as_table(results: dict[str, Any]) -> str:
+    """For people, in Markdown."""
+    runs, budget = results["runs"], results["budget"]
+    first = next(iter(results["curves"]))
+    lines = [
+        f"| tasks | method | success | over the base | over {first} | lost | gained |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for split, numbers in results["splits"].items():
+        lines.append(f"| {split} ({numbers['tasks']}) | base | {_rate(numbers[BASE]['success'])} | | | | |")
+        for method in results["curves"]:
+            one = numbers[method]
+            more = "" if method == first else _points(one["over_first"])
+            counts = f"{len(one['lost'])} | {len(one['gained'])}"
+            lines.append(f"| | {method} | {_rate(one['success'])} | {_points(one['over_base'])} | {more} | {counts} |")
+    n = len(results["seeds"])
+    over = f"Means over {n} seeds, with 95 % intervals by bootstrap over seeds and tasks"
+    used = ", ".join(
+        f"{method} {np.mean([run['env_steps'] for run in runs.values() if run['method'] == method]):,.0f}"
+        for method in results["curves"]
+    )
+    lines += [
+        "",
+        f"{over if n > 1 else 'One seed: the 95 % intervals, by bootstrap, are over tasks alone'}. Differences are in "
+        "points, on the same seeds and tasks. Lost: tasks that the base solved in at least half of its trials and the "
+        "trained agents, all seeds together, in fewer; gained: the reverse.",
+        "",
+        f"Budget: {budget:,} environment steps a run, and the update begun is finished. Used on average: {used}.",
+    ]
+    if early := [name for name, run in runs.items() if run["env_steps"] < budget]:
+        lines += ["", f"Ended at `train.updates` before the budget was spent: {', '.join(early)}."]
+    if left_out := sorted({name for numbers in results["splits"].values() for name in numbers["left_out"]}):
+        names = ", ".join(left_out)
+        lines += ["", f"Left out ({len(left_out)} tasks), since a machine failed in all attempts of a run: {names}."]
+    return "\n".join([*lines, "", f"Made by `{results['command']}`.", ""])
+
+
+def _rate(estimate: dict[str, Any]) -> str:
+    low, high = estimate["ci95"]
+    return f"{estimate['mean']:.1%} ({low:.1%} to {high:.1%})"
+
+
+def _points(estimate: dict[str, Any]) -> str:
+    low, high = estimate["ci95"]
+    return f"{100 * estimate['mean']:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
