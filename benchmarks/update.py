@@ -18,15 +18,15 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import arpo.engines.screens
 import torch
+from arpo.engines.screens import Screens
 from torch.profiler import ProfilerActivity, profile
 
 import arpo.engines.local
-import arpo.engines.screens
 import arpo.envs.pocket.env
 from arpo.config import load_config
 from arpo.engines.local import LocalEngine
-from arpo.engines.screens import Screens
 from arpo.envs.pocket.env import PocketEnv
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints

@@ -20,12 +20,12 @@ from arpo.beside import SMALL, beside
 from arpo.config import EvalConfig
 from arpo.engines import images, local, screens
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.engines.scripted import byte_vocabulary, scripted
 from arpo.envs.images import decode
 from arpo.envs.pool import Pool
 from arpo.evaluation.run import evaluate
+from arpo.model.checkpoint import load_checkpoint
 from arpo.runs import store
 from arpo.runs.store import Run
 from arpo.types import Observation

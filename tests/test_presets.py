@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from arpo.engines.qwen import image_grid, spread
 
 from arpo import cli
 from arpo.agent.dialects import flatten, make_dialect
 from arpo.config import Config, load_config, presets
-from arpo.engines.checkpoint import BASE, load_checkpoint, own_prompt
-from arpo.engines.qwen import image_grid, spread
 from arpo.envs.base import catalog
+from arpo.model.checkpoint import BASE, load_checkpoint, own_prompt
 from arpo.tasks.load import load_tasks
 from arpo.types import Observation
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from arpo.engines.qwen import image_grid, spread
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -14,7 +15,6 @@ from arpo.bench import learn, sample
 from arpo.bench.learn import Bench
 from arpo.bench.peer import Peer
 from arpo.bench.sample import Episode
-from arpo.engines.qwen import image_grid, spread
 from arpo.errors import ConfigError
 
 SIZE = (112, 84)

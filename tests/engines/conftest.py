@@ -6,7 +6,7 @@ import pytest
 import torch
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
+from arpo.model.checkpoint import Checkpoint, load_checkpoint
 from tiny_model import make_tiny
 
 TEXT = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}

@@ -6,12 +6,12 @@ import inspect
 
 import numpy as np
 import torch
-
-from arpo.engines.base import Prompt
-from arpo.engines.checkpoint import Checkpoint
 from arpo.engines.images import patches, resized
 from arpo.engines.qwen import banned_ids, image_grid, spread
+
+from arpo.engines.base import Prompt
 from arpo.envs.images import decode, observe
+from arpo.model.checkpoint import Checkpoint
 from arpo.types import Observation
 
 

@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from arpo.engines.screens import BATCH
 from safetensors.torch import load_file, save_file
 
 from arpo.config import AgentConfig
-from arpo.engines.checkpoint import (
+from arpo.errors import ConfigError
+from arpo.model.checkpoint import (
     default_device,
     find_device,
     load_checkpoint,
@@ -20,8 +22,6 @@ from arpo.engines.checkpoint import (
     load_model,
     save_model,
 )
-from arpo.engines.screens import BATCH
-from arpo.errors import ConfigError
 from arpo.training.tiny import make_tokenizer, save_tokenizer
 
 

@@ -14,13 +14,13 @@ import numpy as np
 import plain
 import pytest
 import torch
+from arpo.engines.qwen import banned_ids
 
 from arpo.engines import cache, local, sampling, screens
 from arpo.engines.base import Engine, Prompt, Sampling
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
 from arpo.engines.local import LocalEngine
-from arpo.engines.qwen import banned_ids
 from arpo.errors import ConfigError, ContextTooLong, EngineError
+from arpo.model.checkpoint import Checkpoint, load_checkpoint
 from arpo.types import Completion
 
 T = TypeVar("T")

@@ -5,12 +5,12 @@ from pathlib import Path
 import plain
 import pytest
 import torch
+from arpo.engines.images import encode, resized
 
 from arpo.engines import qwen
 from arpo.engines.base import Prompt
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
-from arpo.engines.images import encode, resized
 from arpo.envs.images import decode
+from arpo.model.checkpoint import Checkpoint, load_checkpoint
 
 SIZES = [(112, 84), (84, 112), (56, 56), (200, 90)]
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from arpo.engines.images import encode, image_tokens, patches, resized
 from transformers import Qwen2_5_VLForConditionalGeneration
 
-from arpo.engines.images import encode, image_tokens, patches, resized
 from tiny_model import make_tiny
 
 

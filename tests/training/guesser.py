@@ -14,9 +14,9 @@ from arpo.agent.actions import Action, Click, Finish
 from arpo.agent.dialects import UITars
 from arpo.agent.grammar import Parsed
 from arpo.config import Config, to_yaml
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.envs.pool import Pool
+from arpo.model.checkpoint import Checkpoint, load_checkpoint
 from arpo.runs.store import Run
 from arpo.training.learner import Learner
 from arpo.training.loop import train

@@ -11,8 +11,8 @@ from guesser import settings
 
 from arpo.algorithms.replay import Replay
 from arpo.config import Config
-from arpo.engines.checkpoint import load_checkpoint
 from arpo.errors import ConfigError
+from arpo.model.checkpoint import load_checkpoint
 from arpo.training.checkpoint import RECENT, Checkpoints
 from arpo.training.learner import Learner
 

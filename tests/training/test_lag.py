@@ -15,9 +15,9 @@ from test_loop import GENTLY, LEARNS
 from arpo.config import to_yaml
 from arpo.engines import local
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.envs.pool import Pool
+from arpo.model.checkpoint import load_checkpoint
 from arpo.runs import store
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints

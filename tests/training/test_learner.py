@@ -14,18 +14,18 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from arpo.engines.qwen import banned_ids, image_grid, spread
 from guesser import TASKS, dialect_of, make_guesser, settings
 from torch import Tensor
 
 from algorithms.attempts import group
 from arpo.config import Config
 from arpo.engines.base import Prompt
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint, load_model
 from arpo.engines.local import LocalEngine
-from arpo.engines.qwen import banned_ids, image_grid, spread
 from arpo.envs.images import decode, observe
 from arpo.envs.pool import Pool
 from arpo.errors import ConfigError
+from arpo.model.checkpoint import Checkpoint, load_checkpoint, load_model
 from arpo.runs.store import Run
 from arpo.training.learner import Learner, LearnerError, NotFinite
 from arpo.training.rollouts import Rollouts

@@ -28,10 +28,10 @@ from arpo.agent import grammar
 from arpo.agent.actions import Action, points
 from arpo.agent.coordinates import Scaling
 from arpo.agent.grammar import BOX_END, BOX_START, Parsed
-from arpo.agent.vocabulary import Vocabulary
 from arpo.config import AgentConfig
 from arpo.errors import ConfigError
 from arpo.types import Image, Observation, Reply, Segment, Tokens
+from arpo.vocabulary import Vocabulary
 
 SYSTEM = "You are a helpful assistant."  # what Qwen's chat template says where nobody says anything else
 

@@ -35,8 +35,8 @@ import torch
 from safetensors import SafetensorError
 
 from arpo.algorithms.replay import Replay
-from arpo.engines.checkpoint import find_checkpoint, load_model
 from arpo.errors import ConfigError
+from arpo.model.checkpoint import find_checkpoint, load_model
 from arpo.runs.settings import LINE
 from arpo.training import lora
 from arpo.training.learner import Learner, LearnerError, NotFinite

@@ -18,7 +18,6 @@ from rich.table import Table
 
 from arpo.agent.dialects import UITars
 from arpo.config import Config, to_yaml
-from arpo.engines.checkpoint import load_configured
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import Pool, make_pool
@@ -28,6 +27,7 @@ from arpo.evaluation.run import Evaluation, evaluate
 from arpo.evaluation.statistics import Interval
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
+from arpo.model.checkpoint import load_configured
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import from_anywhere, go_on, same_settings
 from arpo.runs.store import Run, write_whole

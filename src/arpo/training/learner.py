@@ -31,11 +31,11 @@ from torch import Tensor, nn
 
 from arpo.algorithms.loss import Tokens, importance, policy_loss
 from arpo.config import AlgorithmConfig, Config
-from arpo.engines.checkpoint import Checkpoint, save_model
-from arpo.engines.images import encode, resized
-from arpo.engines.qwen import causal_at, embed, image_grid, logits, rope, run_layers, spread
 from arpo.envs.images import decode
 from arpo.errors import ArpoError
+from arpo.model.checkpoint import Checkpoint, save_model
+from arpo.model.images import image_grid, resized
+from arpo.model.layout import lay_out
 from arpo.runs.record import TokenRecord
 from arpo.training import lora
 from arpo.training.samples import Batch
@@ -204,31 +204,37 @@ class Learner:
 
     def _forward(self, part: _Part, altered: bool = False) -> Tensor:
         """The log-probability of every sampled token, at the temperature of sampling."""
-        model = self.model
-        with torch.autocast(self._device.type, self._compute, enabled=self._compute != torch.float32):
-            found = self._encoded(part.images) if self._visual is None else self._visual
-            visual = torch.cat([found[name] for name in part.images])
+        visual, images = None, []
+        if self._visual is None:  # the tower learns too
+            pixels = {name: self._pixels(name, altered) for name in set(part.images)}
+            images = [pixels[name] for name in part.images]
+        else:
+            visual = torch.cat([self._visual[name] for name in part.images])
             if altered:
                 visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
-            x = embed(model, part.ids, visual).to(self._compute)  # the sum of all layers is as exact as the sampler's
-            factors = rope(model, part.positions, self._compute)
-            real, wanted = part.before >= 0, part.before.clamp(min=0)
-            hidden = run_layers(model, x, factors, causal_at(wanted), self.config.train.checkpointing, wanted)
-            scores = logits(model, hidden[real]) / self.config.train.temperature
-        return -F.cross_entropy(scores, part.ids.gather(1, part.before + 1)[real], reduction="none")
+        with torch.autocast(self._device.type, self._compute, enabled=self._compute != torch.float32):
+            # In `dtype` the sum of all layers is as exact as the sampler's.
+            scores = self.model(
+                part.ids,
+                part.positions,
+                visual,
+                images,
+                wanted=part.before,
+                recompute=self.config.train.checkpointing,
+                dtype=self._compute,
+            )
+            scores = scores / self.config.train.temperature
+        tokens = part.ids.gather(1, part.before + 1)[part.before >= 0]
+        return -F.cross_entropy(scores, tokens, reduction="none")
 
-    def _encoded(self, images: Iterable[str]) -> dict[str, Tensor]:
-        """Visual tokens by the learner's own tower, with gradient."""
-        found = {}
-        for name in dict.fromkeys(images):
-            pixels = torch.from_numpy(np.array(resized(decode(self.screens[name].image)))).to(self._device)
-            found[name] = encode(self.model.model.visual, pixels[None])[0]
-        return found
+    def _pixels(self, name: str, altered: bool) -> Tensor:
+        pixels = torch.from_numpy(np.array(resized(decode(self.screens[name].image)))).to(self._device)
+        return pixels + 128 if altered else pixels  # of eight bits each: all others, and far from what they were
 
     def _parts(self, samples: Sequence[Sample]) -> Iterator[_Part]:
         """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""
         sizes = {name: image_grid(one.width, one.height) for name, one in self.screens.items()}
-        rows = [(sample, spread(sample.ids, [sizes[name] for name in sample.images], self._pad)) for sample in samples]
+        rows = [(sample, lay_out(sample.ids, [sizes[name] for name in sample.images], self._pad)) for sample in samples]
         rows.sort(key=lambda row: len(row[1].ids))
         while rows:
             taken = 1

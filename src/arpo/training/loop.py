@@ -74,7 +74,7 @@ async def train(
                 names = [name for sample in chain(*samples) for name in sample.images]
                 screens = await beside(_read_screens, run.folder, names)
                 frozen = config.train.freeze_vision
-                learner.show(screens, await beside(engine.features, screens.values()) if frozen else None)
+                learner.show(screens, await beside(engine.screens.features, screens.values()) if frozen else None)
                 fresh = [one for one in chain(*samples) if one.version == learner.version and not one.replayed]
                 if fresh and not tested:
                     await beside(learner.self_test, fresh)

@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from arpo.engines.qwen import Attend, Model
 from arpo.errors import EngineError
+from arpo.model.qwen import Attend, QwenVL
 
 FIRST_CAPACITY = 1024  # tokens a row to begin with; doubled as contexts grow
 ALIGN = 64  # lengths are rounded up to this: kernels for masked attention want aligned rows
@@ -27,7 +27,7 @@ class OutOfMemory(EngineError):
 class Cache:
     """One tensor of keys and one of values a layer: rows x kv_heads x capacity x dim, grown when needed."""
 
-    def __init__(self, model: Model, most_rows: int, most_tokens: int) -> None:
+    def __init__(self, model: QwenVL, most_rows: int, most_tokens: int) -> None:
         text, weight = model.config.text_config, model.lm_head.weight
         self._shape: tuple[int, int] = (text.num_key_value_heads, text.hidden_size // text.num_attention_heads)
         self._dtype: torch.dtype = weight.dtype
