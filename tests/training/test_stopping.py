@@ -21,7 +21,7 @@ import torch
 from guesser import settings, train_in
 from test_loop import GENTLY, LEARNS, checkpoints, equal, metrics, rollouts, weights
 
-from arpo.engines import local
+from arpo.engines.local import engine as local
 from arpo.errors import ConfigError, EnvError
 from arpo.model.checkpoint import load_checkpoint
 from arpo.runs.store import Run

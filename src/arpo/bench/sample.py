@@ -198,6 +198,7 @@ def plain_model(model: QwenVL) -> Any:
     with weight.device:
         plain = make(model.config).to(weight.dtype).eval()
     plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
     return plain.requires_grad_(False)
 
 

@@ -120,7 +120,7 @@ def save_model(model: QwenVL, folder: Path, weights: dict[str, torch.Tensor] | N
         del weights["lm_head.weight"]
     old = {"model.visual.": "visual.", "model.language_model.": "model."}  # names that every reader of files knows
     renamed = {re.sub("|".join(old), lambda prefix: old[prefix[0]], name): weight for name, weight in weights.items()}
-    save_torch_state_dict(renamed, folder, max_shard_size=SHARD)
+    save_torch_state_dict(dict(sorted(renamed.items())), folder, max_shard_size=SHARD)
     # safetensors makes its files readable for their owner alone; who may read the others may read these.
     mode = stat.S_IMODE((folder / "config.json").stat().st_mode)
     for file in folder.glob("*.safetensors"):

@@ -235,7 +235,8 @@ def _write_agent(learner: Learner, folder: Path) -> None:
     """The model with its tokenizer and prompt, so that `arpo eval` takes it as it is."""
     learner.publish(folder)
     source = find_checkpoint(learner.checkpoint.name)
-    files = {name: source / name for name in ("tokenizer.json", "tokenizer_config.json", "prompt.txt")}
+    names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "prompt.txt")
+    files = {name: source / name for name in names}
     if learner.config.agent.prompt_file is not None:
         files["prompt.txt"] = learner.config.agent.prompt_file
     for name, file in files.items():

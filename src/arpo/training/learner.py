@@ -205,7 +205,7 @@ class Learner:
     def _forward(self, part: _Part, altered: bool = False) -> Tensor:
         """The log-probability of every sampled token, at the temperature of sampling."""
         visual, images = None, []
-        if self._visual is None:  # the tower learns too
+        if self._visual is None:  # the learner's own tower looks
             pixels = {name: self._pixels(name, altered) for name in set(part.images)}
             images = [pixels[name] for name in part.images]
         else:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from arpo.engines.screens import BATCH
 from safetensors.torch import load_file, save_file
 
 from arpo.config import AgentConfig
+from arpo.engines.local.screens import BATCH
 from arpo.errors import ConfigError
 from arpo.model.checkpoint import (
     default_device,
