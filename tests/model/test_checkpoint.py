@@ -15,7 +15,6 @@ from arpo.config import AgentConfig
 from arpo.engines.local.screens import BATCH
 from arpo.errors import ConfigError
 from arpo.model.checkpoint import (
-    default_device,
     find_device,
     load_checkpoint,
     load_configured,
@@ -177,7 +176,7 @@ def test_a_gpu_is_used_where_there_is_one_and_a_macs_too(monkeypatch: pytest.Mon
     for cuda, mps, found in ((True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
-        assert default_device().type == find_device("auto").type == found
+        assert find_device().type == find_device("auto").type == found
         assert BATCH[found] > 0
 
 

@@ -12,7 +12,7 @@ from arpo.envs.images import decode
 from arpo.model.checkpoint import Checkpoint, load_checkpoint
 from arpo.model.images import image_grid, resized
 from arpo.model.layout import Layout, lay_out
-from arpo.model.qwen import banned_ids, causal
+from arpo.model.qwen import banned_ids
 from engines import plain
 
 SIZES = [(112, 84), (84, 112), (56, 56), (200, 90)]
@@ -135,9 +135,3 @@ def test_results_at_some_places_and_their_gradients_are_those_of_the_whole(
     )
     for name, a, b in zip(weights, found, expected, strict=True):
         assert b.abs().max() > 0 and (a - b).abs().max() <= 1e-4 * b.abs().max(), name
-
-
-def test_fewer_queries_than_keys_need_their_places() -> None:
-    q, k = torch.zeros(1, 2, 4, 8), torch.zeros(1, 5, 2, 8)
-    with pytest.raises(AssertionError, match="where they stand"):
-        causal()(0, q, k, k)

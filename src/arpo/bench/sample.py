@@ -32,7 +32,7 @@ from arpo.config import at_least
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.local import LocalEngine
 from arpo.envs.images import decode, observe
-from arpo.model.checkpoint import Checkpoint, default_device, load_checkpoint, own_prompt
+from arpo.model.checkpoint import Checkpoint, find_device, load_checkpoint, own_prompt
 from arpo.model.images import image_grid, image_tokens, patches, resized
 from arpo.model.layout import lay_out
 from arpo.model.qwen import QwenVL
@@ -180,7 +180,7 @@ def _random_7b(seed: int) -> Checkpoint:
     )
     config.vision_config.fullatt_block_indexes = [7, 15, 23, 31]
     config.tie_word_embeddings = config.text_config.tie_word_embeddings = False
-    device = default_device()
+    device = find_device()
     with torch.device("meta"):
         model = QwenVL(config).eval().requires_grad_(False)
     # Made where it will be: 15 GB are not carried over.

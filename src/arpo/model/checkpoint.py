@@ -11,7 +11,7 @@ import copy
 import json
 import re
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -71,31 +71,25 @@ def load_configured(place: str | Path, agent: AgentConfig) -> Checkpoint:
     return load_checkpoint(place, find_device(agent.device), dtypes[agent.dtype])
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str = "auto") -> torch.device:
     """The device of that name, which is one of this machine's; `auto`: the fastest of them."""
-    if name == "auto":
-        return default_device()
     here = ["cpu"]
     if torch.cuda.is_available():
         here += ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if torch.backends.mps.is_available():
         here.append("mps")
+    if name == "auto":
+        name = next(fastest for fastest in ("cuda", "mps", "cpu") if fastest in here)
     if name not in here:
         raise ConfigError(f"agent.device={name}: not on this machine, which has {', '.join(here)}")
     return torch.device(name)
-
-
-def default_device() -> torch.device:
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def load_model(place: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QwenVL:
     """The weights alone, every one of them checked."""
     folder = find_checkpoint(place)
     config, files = _read_config(folder), _weight_files(folder)
-    device = default_device() if device is None else torch.device(device)
+    device = find_device() if device is None else torch.device(device)
     if dtype is None:
         # A small model gains nothing from bf16, which also crashes on some virtual CPUs.
         large = sum(file.stat().st_size for file in files) > LARGE
@@ -181,7 +175,7 @@ def own_prompt(place: str | Path) -> Path | None:
 
 
 def _read_config(folder: Path) -> Any:
-    raw = _read_json(folder / "config.json", f"model={folder}: not a checkpoint")
+    raw = _read_json(folder / "config.json")
     family = raw.get("model_type")
     if family != FAMILY:
         raise ConfigError(f"model={folder}: a checkpoint of the family {family}; only {FAMILY} can be used")
@@ -207,7 +201,7 @@ def _weight_files(folder: Path) -> list[Path]:
     """Every file that the index names, or the one file of an unsharded checkpoint."""
     index, names = folder / "model.safetensors.index.json", {"model.safetensors"}
     if index.exists():
-        names = set(_read_json(index, f"model={folder}: not a checkpoint").get("weight_map", {}).values())
+        names = set(_read_json(index).get("weight_map", {}).values())
     if missing := sorted(name for name in names if not (folder / name).exists()):
         raise ConfigError(f"model={folder}: {len(missing)} of {len(names)} files of weights missing: {missing[0]}")
     return [folder / name for name in sorted(names)]
@@ -217,39 +211,43 @@ def _weight_files(folder: Path) -> list[Path]:
 def _fill(folder: Path, model: QwenVL, files: Iterable[Path]) -> None:
     """Copy the weights into a model, one by one."""
     missing = dict(model.named_parameters())  # without a tied head
-    try:
-        for file in files:
-            with safe_open(file, "pt") as tensors:
-                for key in tensors.keys():  # noqa: SIM118
-                    name = re.sub(r"^model\.(?!language_model\.|visual\.)", "model.language_model.", key)
-                    if (weight := missing.pop(re.sub(r"^visual\.", "model.visual.", name), None)) is None:
-                        continue
-                    value = tensors.get_tensor(key)
-                    if value.shape != weight.shape:
-                        raise ConfigError(
-                            f"model={folder}: {key} is {tuple(value.shape)}, "
-                            f"by config.json it should be {tuple(weight.shape)}"
-                        )
-                    weight.copy_(value)
-                    if not torch.isfinite(weight).all():
-                        raise ConfigError(f"model={folder}: {key} holds values that are not finite (NaN or infinity)")
-    except (OSError, SafetensorError) as error:
-        raise ConfigError(f"model={folder}: cannot be loaded: {_first_line(error)}") from error
-    if {name for name, _ in model.named_parameters() if ".visual." in name} <= missing.keys():
+    tower = {name for name in missing if ".visual." in name}
+    for name, value in _weights(folder, files):
+        if (weight := missing.pop(name, None)) is None:
+            continue
+        if value.shape != weight.shape:
+            shapes = f"is {tuple(value.shape)}, by config.json it should be {tuple(weight.shape)}"
+            raise ConfigError(f"model={folder}: {name} {shapes}")
+        if not torch.isfinite(weight.copy_(value)).all():
+            raise ConfigError(f"model={folder}: {name} holds values that are not finite (NaN or infinity)")
+    if tower <= missing.keys():
         raise ConfigError(f"model={folder}: has no weights of a vision tower")
     if missing:
         raise ConfigError(f"model={folder}: {len(missing)} weights missing, {min(missing)} the first of them")
 
 
-def _read_json(path: Path, what: str) -> dict[str, Any]:
+def _weights(folder: Path, files: Iterable[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """What the files hold, under the names that it has in the model."""
+    try:
+        for file in files:
+            with safe_open(file, "pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118
+                    name = re.sub(r"^model\.(?!language_model\.|visual\.)", "model.language_model.", key)
+                    yield re.sub(r"^visual\.", "model.visual.", name), tensors.get_tensor(key)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"model={folder}: cannot be loaded: {_first_line(error)}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{what}: it has no {path.name}") from None
+        raise ConfigError(f"model={path.parent}: not a checkpoint: it has no {path.name}") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{what}: {path.name} cannot be read: {_first_line(error)}") from error
+        reason = f"{path.name} cannot be read: {_first_line(error)}"
+        raise ConfigError(f"model={path.parent}: not a checkpoint: {reason}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{what}: {path.name} is not a JSON object")
+        raise ConfigError(f"model={path.parent}: not a checkpoint: {path.name} is not a JSON object")
     return data
 
 

@@ -18,8 +18,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from arpo.model.parts import Mlp, RmsNorm
-from arpo.model.vision import Tower
+from arpo.model.vision import Mlp, RmsNorm, Tower
 
 # cuDNN's attention works out a plan for each new shape, which takes a tenth of a second; here almost every batch and
 # every prompt has a new one.
@@ -93,7 +92,7 @@ class TextModel(nn.Module):
         text = config.text_config
         self.image_pad: int = config.image_token_id
         self.theta: float = text.rope_parameters["rope_theta"]
-        self.sections: tuple[int, ...] = tuple(text.rope_parameters["mrope_section"])
+        self.sections: list[int] = text.rope_parameters["mrope_section"]
         self.embed_tokens = nn.Embedding(text.vocab_size, text.hidden_size)
         self.layers = nn.ModuleList(DecoderLayer(text, i) for i in range(text.num_hidden_layers))
         self.norm = RmsNorm(text.hidden_size, eps=text.rms_norm_eps)
@@ -130,9 +129,9 @@ class TextModel(nn.Module):
 
     def rope(self, positions: Tensor, dtype: torch.dtype) -> Rope:
         """Rotary factors for positions 3 x ... x T, on their device, in the precision of the reference."""
-        axis = _constant(tuple(i for i, n in enumerate(self.sections) for _ in range(n)), positions.device)
-        speeds = _speeds(2 * sum(self.sections), self.theta, positions.device)
-        angles = positions[axis].movedim(0, -1).float() * speeds  # each frequency turns by its own axis
+        speeds = torch.split(_speeds(2 * sum(self.sections), self.theta, positions.device), self.sections)
+        axes = zip(positions.unsqueeze(-1).float(), speeds, strict=True)  # each frequency turns by one of them
+        angles = torch.cat([along * mine for along, mine in axes], dim=-1)
         cos, sin = angles.cos(), angles.sin()
         # The two halves of a head are rotated against each other: the first gets minus the second's sine.
         return (
@@ -183,11 +182,9 @@ def causal(places: Tensor | None = None) -> Attend:
     """
 
     def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        fewer = q.shape[-3] != k.shape[-3]
         q, k, v = (t.transpose(-3, -2) for t in (q, k, v))
-        if not fewer:
+        if places is None or q.shape[-2] == k.shape[-2]:
             return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True).transpose(-3, -2)
-        assert places is not None, "fewer queries than keys, and nobody said where they stand"
         seen = torch.arange(k.shape[2], device=k.device) <= places.repeat(1, q.shape[1] // k.shape[1])[:, None, :, None]
         mixed = F.scaled_dot_product_attention(q.reshape(*k.shape[:2], -1, k.shape[3]), k, v, attn_mask=seen)
         return mixed.reshape(q.shape).transpose(1, 2)

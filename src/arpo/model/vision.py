@@ -15,11 +15,30 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from arpo.model.images import patches
-from arpo.model.parts import Mlp, RmsNorm
 from arpo.resize import FACTOR, MERGE, PATCH
 
 Windows: TypeAlias = tuple[tuple[int, int], ...]
 """How many windows of how many patches follow each other."""
+
+
+class RmsNorm(nn.RMSNorm):
+    """The reference's RMS norm, to the bit, as one operation."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(x, x.shape[-1:], self.weight.to(x.dtype), self.eps)
+
+
+class Mlp(nn.Module):
+    """A gated layer; those of the language model have no biases."""
+
+    def __init__(self, config: Any, bias: bool) -> None:
+        super().__init__()
+        self.gate_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias)
+        self.up_proj = nn.Linear(config.hidden_size, config.intermediate_size, bias)
+        self.down_proj = nn.Linear(config.intermediate_size, config.hidden_size, bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
 
 
 class Tower(nn.Module):
@@ -39,7 +58,7 @@ class Tower(nn.Module):
         window = config.window_size // FACTOR
         g = grid(rows, columns, window, config.hidden_size // config.num_heads, str(images.device))
         x = self.patch_embed(patches(images).flatten(2))
-        x = x.view(len(x), g.tokens, MERGE * MERGE, -1)[:, g.order].flatten(1, 2)
+        x = x.unflatten(1, (-1, MERGE * MERGE))[:, g.order].flatten(1, 2)
         whole = ((1, x.shape[1]),)
         cos, sin = torch.cat([g.angles, g.angles], dim=-1).cos(), torch.cat([g.angles, g.angles], dim=-1).sin()
         for i, block in enumerate(self.blocks):
@@ -109,7 +128,6 @@ class Merger(nn.Module):
 class Grid:
     """What one size of image needs of the tower: computed once, used by every image of that size."""
 
-    tokens: int  # after the merge
     order: Tensor  # merged tokens in the order of the windows …
     back: Tensor  # … and the way back
     windows: Windows  # in the order of `order`
@@ -135,7 +153,7 @@ def grid(rows: int, columns: int, window: int, head_dim: int, device: str) -> Gr
     merged = [p.view(rows, MERGE, columns, MERGE).permute(0, 2, 1, 3).reshape(rows * columns, -1) for p in (y, x)]
     frequencies = 1.0 / (10000.0 ** (torch.arange(0, head_dim // 2, 2).float() / (head_dim // 2)))
     angles = torch.cat([p[order].reshape(-1, 1).float() * frequencies for p in merged], dim=1)
-    return Grid(rows * columns, order.to(device), order.argsort().to(device), windows, angles.to(device))
+    return Grid(order.to(device), order.argsort().to(device), windows, angles.to(device))
 
 
 def _rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:

@@ -204,32 +204,27 @@ class Learner:
 
     def _forward(self, part: _Part, altered: bool = False) -> Tensor:
         """The log-probability of every sampled token, at the temperature of sampling."""
-        visual, images = None, []
-        if self._visual is None:  # the learner's own tower looks
-            pixels = {name: self._pixels(name, altered) for name in set(part.images)}
-            images = [pixels[name] for name in part.images]
-        else:
-            visual = torch.cat([self._visual[name] for name in part.images])
-            if altered:
-                visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
         with torch.autocast(self._device.type, self._compute, enabled=self._compute != torch.float32):
-            # In `dtype` the sum of all layers is as exact as the sampler's.
             scores = self.model(
                 part.ids,
                 part.positions,
-                visual,
-                images,
                 wanted=part.before,
                 recompute=self.config.train.checkpointing,
-                dtype=self._compute,
+                dtype=self._compute,  # so the sum of all layers is as exact as the sampler's
+                **self._seen(part.images, altered),
             )
             scores = scores / self.config.train.temperature
-        tokens = part.ids.gather(1, part.before + 1)[part.before >= 0]
-        return -F.cross_entropy(scores, tokens, reduction="none")
+        return -F.cross_entropy(scores, part.ids.gather(1, part.before + 1)[part.before >= 0], reduction="none")
 
-    def _pixels(self, name: str, altered: bool) -> Tensor:
-        pixels = torch.from_numpy(np.array(resized(decode(self.screens[name].image)))).to(self._device)
-        return pixels + 128 if altered else pixels  # of eight bits each: all others, and far from what they were
+    def _seen(self, names: Iterable[str], altered: bool) -> dict[str, Any]:
+        """What the model is shown: visual tokens, or where there are none the screenshots for its own tower."""
+        if self._visual is not None:
+            visual = torch.cat([self._visual[name] for name in names])
+            # Other tokens in other places: also where a screen is all one colour.
+            return {"features": visual.flip(0, 1) if altered else visual}
+        arrays = {name: np.array(resized(decode(self.screens[name].image))) for name in dict.fromkeys(names)}
+        pixels = {name: torch.from_numpy(array).to(self._device) + 128 * altered for name, array in arrays.items()}
+        return {"images": [pixels[name] for name in names]}
 
     def _parts(self, samples: Sequence[Sample]) -> Iterator[_Part]:
         """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""

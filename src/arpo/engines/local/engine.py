@@ -21,7 +21,6 @@ import asyncio
 import bisect
 import logging
 import math
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -166,7 +165,7 @@ class LocalEngine:
         sampling.check(settings)
         if session.turn is not None:
             raise ValueError("a session takes one turn at a time")
-        pads, images = self._pads(prompt.ids), prompt.images
+        pads, images = prompt.ids.count(self._image_pad), prompt.images
         if not prompt.ids or pads != len(images):
             raise ValueError(f"a prompt of {len(prompt.ids)} ids with {pads} image tokens, {len(images)} images")
         hashes = iter(image.hash for image in images)
@@ -219,16 +218,12 @@ class LocalEngine:
             return
         self._active += taken  # from here on a failure of ours reaches them
         features = self.screens.features(image for turn in taken for image in self._new_images(turn))
-        readable = []
         for turn in taken:
             turn.decoding = []  # 6 MB each at 1920x1080
             if unreadable := [image.hash for image in self._new_images(turn) if image.hash not in features]:
                 self._fail(turn, f"the screenshot {unreadable[0]} cannot be decoded to its size")
-            else:
-                readable.append(turn)
-        hidden = [self._prefill(turn, features) for turn in readable]
-        if readable:
-            self._sample(readable, torch.stack(hidden))
+        if readable := [turn for turn in taken if not turn.future.done()]:
+            self._sample(readable, torch.stack([self._prefill(turn, features) for turn in readable]))
 
     def _with_room(self, turns: list[_Turn]) -> list[_Turn]:
         """Those of the turns, each with a row, for which the cache has memory. The others go on waiting, or fail."""
@@ -259,7 +254,8 @@ class LocalEngine:
         return turns
 
     def _limit_rows(self, rows: int, full: OutOfMemory) -> None:
-        _log.warning("%s: at most %d turns at a time until the next weights", full, rows)
+        # Its text alone: the error itself would keep tensors alive for as long as somebody keeps the record.
+        _log.warning("%s: at most %d turns at a time until the next weights", str(full), rows)
         self._rows, self._free = rows, [row for row in self._free if row < rows]
 
     def _decoded(self, turn: _Turn) -> bool:
@@ -282,26 +278,23 @@ class LocalEngine:
             session.row = self._free.pop(0)
         return True
 
-    def _new_images(self, turn: _Turn) -> tuple[Observation, ...]:
-        """The screenshots of a prompt that its session's cache does not hold."""
-        return turn.prompt.images[self._pads(turn.prompt.ids[: _shared(turn.session, turn)]) :]
-
-    def _pads(self, ids: Sequence[int]) -> int:
-        return ids.count(self._image_pad)
+    def _new_images(self, turn: _Turn, session: _Session | None = None) -> tuple[Observation, ...]:
+        """The screenshots of a prompt that a session's row, by default its own, does not hold."""
+        held = turn.prompt.ids[: _shared(session or turn.session, turn)]
+        return turn.prompt.images[held.count(self._image_pad) :]
 
     def _prefill(self, turn: _Turn, features: dict[str, Tensor]) -> Tensor:
         """Run what is new of a prompt. The result is the hidden state that the first token is drawn from."""
         session, layout = turn.session, turn.layout
-        kept = _shared(session, turn)
-        if kept == 0:
+        donor = session
+        if _shared(session, turn) == 0:
             donor = max(self._sessions.values(), key=lambda other: _shared(other, turn), default=session)
-            kept = _shared(donor, turn)
-            if donor.row is not None and kept:
-                self._cache.copy(donor.row, turn.row, int(layout.starts[kept]))
-        visual = [features[image.hash] for image in turn.prompt.images[self._pads(turn.prompt.ids[:kept]) :]]
-        unseen = torch.cat(visual) if visual else torch.empty(0)
-        hidden = torch.empty(0)
-        for start in range(int(layout.starts[kept]), len(layout.ids), CHUNK):
+        begin = int(layout.starts[_shared(donor, turn)])
+        if donor.row is not None and donor is not session:
+            self._cache.copy(donor.row, turn.row, begin)
+        visual = [features[image.hash] for image in self._new_images(turn, donor)]
+        unseen, hidden = torch.cat(visual) if visual else torch.empty(0), torch.empty(0)
+        for start in range(begin, len(layout.ids), CHUNK):
             ids, positions = layout.ids[start : start + CHUNK], layout.positions[:, start : start + CHUNK]
             n = int((ids == self._image_pad).sum())
             seen, unseen = unseen[:n] if n else None, unseen[n:]
@@ -340,18 +333,16 @@ class LocalEngine:
             turn.tokens.append(token)
             turn.logprobs.append(logprob)
             if token in turn.sampling.stop or len(turn.tokens) == turn.sampling.max_tokens:
-                turn.future.set_result(self._completion(turn))
-
-    def _completion(self, turn: _Turn) -> Completion:
-        return Completion(
-            tokens=tuple(turn.tokens),
-            logprobs=tuple(turn.logprobs),
-            text=self.vocabulary.decode(tuple(turn.tokens)),
-            version=self.version,
-            temperature=turn.sampling.temperature,
-            top_p=turn.sampling.top_p,
-            finish="stop" if turn.tokens[-1] in turn.sampling.stop else "length",
-        )
+                completion = Completion(
+                    tokens=tuple(turn.tokens),
+                    logprobs=tuple(turn.logprobs),
+                    text=self.vocabulary.decode(tuple(turn.tokens)),
+                    version=self.version,
+                    temperature=turn.sampling.temperature,
+                    top_p=turn.sampling.top_p,
+                    finish="stop" if token in turn.sampling.stop else "length",
+                )
+                turn.future.set_result(completion)
 
     def _fail(self, turn: _Turn, reason: str) -> None:
         """Answer a caller with an error. What its row holds is not trusted."""
@@ -375,18 +366,8 @@ def _take_over(model: QwenVL, new: QwenVL) -> bool:
 
 def _shared(session: _Session, turn: _Turn) -> int:
     """How many entries of the prompt's beginning a session's row holds. The last never counts: it must be run."""
-    return min(_common(session.entries, turn.entries), len(turn.entries) - 1)
-
-
-def _common(a: Sequence[int | str], b: Sequence[int | str]) -> int:
-    """How many entries two lists have in common from the beginning on. Slices are compared at the speed of C."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+    held, asked = session.entries, turn.entries
+    most = min(len(held), len(asked) - 1)
+    if held[:most] == asked[:most]:
+        return most
+    return bisect.bisect_left(range(1, most + 1), True, key=lambda n: held[:n] != asked[:n])  # at the speed of C
