@@ -21,13 +21,13 @@ from typing import Any
 import torch
 from torch.profiler import ProfilerActivity, profile
 
-import arpo.engines.local
-import arpo.engines.screens
+import arpo.engines.local.engine
 import arpo.envs.pocket.env
 from arpo.config import load_config
 from arpo.engines.local import LocalEngine
-from arpo.engines.screens import Screens
+from arpo.engines.local.screens import Screens
 from arpo.envs.pocket.env import PocketEnv
+from arpo.model.vision import Tower
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.command import run_training
@@ -36,10 +36,10 @@ from arpo.training.learner import LocalLearner
 UPDATES = 4
 SAMPLING = [
     (Screens, "features", "screenshots read and resized"),
-    (arpo.engines.screens, "encode", "vision tower"),
+    (Tower, "forward", "vision tower"),
     (LocalEngine, "_prefill", "prompts (prefill)"),
     (LocalEngine, "_step", "replies, token by token (decode)"),
-    (LocalEngine, "_draw", "head and choice of tokens"),
+    (LocalEngine, "_sample", "head and choice of tokens"),
     (PocketEnv, "reset", "environment"),
     (PocketEnv, "step", "environment"),
     (PocketEnv, "score", "environment"),
@@ -56,7 +56,7 @@ LEARNING = [
     (torch.optim.AdamW, "step", "optimiser"),
     (Run, "add_record", "record of every token"),
     (Checkpoints, "save", "checkpoint"),
-    (arpo.engines.local, "load_model", "weights loaded by the engine"),
+    (arpo.engines.local.engine, "load_model", "weights loaded by the engine"),
 ]
 KINDS = {"attention": ("scaled_dot_product",), "matrix products": ("aten::mm", "aten::addmm", "aten::bmm")}
 

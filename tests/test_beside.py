@@ -20,14 +20,15 @@ from arpo.agent.episode import Agent
 from arpo.agent.player import Player
 from arpo.beside import SMALL, beside
 from arpo.config import EvalConfig
-from arpo.engines import images, local, screens
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.checkpoint import load_checkpoint
-from arpo.engines.local import LocalEngine
+from arpo.engines.local import LocalEngine, screens
+from arpo.engines.local import engine as local
 from arpo.engines.scripted import byte_vocabulary, scripted
 from arpo.envs.pool import LocalPool
 from arpo.evaluation.run import evaluate
 from arpo.images import decode
+from arpo.model import images
+from arpo.model.checkpoint import load_checkpoint
 from arpo.runs import store
 from arpo.runs.store import Run
 from arpo.types import Observation
@@ -198,8 +199,8 @@ def test_a_cancelled_turn_leaves_nothing_decoded_behind(folder: Path) -> None:
         await ask(engine, "b", plain.screen(2, LARGE_SIZE))
 
     asyncio.run(work())
-    engine._screens._threads.shutdown()
-    assert not engine._screens._decoding
+    engine.screens._threads.shutdown()
+    assert not engine.screens._decoding
 
 
 def test_the_limit_lies_between_pockets_screens_and_those_of_real_desktops() -> None:

@@ -11,9 +11,10 @@ import pytest
 from arpo import cli
 from arpo.agent.dialects.base import flatten, make_dialect
 from arpo.config import Config, load_config, presets
-from arpo.engines.checkpoint import BASE, load_checkpoint, own_prompt
-from arpo.engines.qwen import image_grid, spread
 from arpo.envs.base import catalog
+from arpo.model.checkpoint import BASE, load_checkpoint, own_prompt
+from arpo.model.images import image_grid
+from arpo.model.layout import lay_out
 from arpo.tasks.load import load_tasks
 from arpo.types import Observation
 
@@ -110,7 +111,7 @@ def test_an_episode_of_the_longest_replies_fits_into_the_context_of_base(preset:
         for turn in range(max(task.max_steps for task in tasks)):
             context = conversation.observe(Observation(b"", *config.env.size, hash=str(turn)))
             flat = flatten(conversation.segments, replies, context, dialect.image_pad)
-            prompt = spread(flat.ids, [grid] * len(flat.images), dialect.image_pad).ids
+            prompt = lay_out(flat.ids, [grid] * len(flat.images), dialect.image_pad).ids
             assert len(prompt) + max_tokens <= most, f"turn {turn + 1}, replies of {max_tokens} tokens"
             replies.append([0] * (max_tokens - 1) + [dialect.stop])
             conversation.reply(replies[-1])

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 
+from arpo.model.checkpoint import save_model
 from arpo.teaching.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 
 
@@ -22,5 +23,5 @@ def make_tiny(
     """Config, weights and tokenizer: a folder that loads like any other."""
     tokenizer = make_tokenizer(corpus, vocabulary)
     torch.manual_seed(seed)
-    new_model(make_config(tokenizer, vision or {}, text or {})).save_pretrained(folder)
+    save_model(new_model(make_config(tokenizer, vision or {}, text or {})), folder)
     save_tokenizer(tokenizer, folder)

@@ -7,7 +7,7 @@ import tokenizers
 from vocabularies import QwenVocabulary, qwen_vocabulary, small_tokenizer, small_vocabulary
 
 from arpo.agent.dialects.uitars import UITars
-from arpo.agent.vocabulary import Vocabulary
+from arpo.vocabulary import Vocabulary
 
 
 @pytest.fixture(params=["small", "qwen"], scope="session")

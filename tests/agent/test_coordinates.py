@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arpo.agent.coordinates import FACTOR, MAX_PIXELS, MIN_PIXELS, Scaling, smart_resize
+from arpo.agent.coordinates import Scaling
 from arpo.errors import ParseError
+from arpo.resize import FACTOR, MAX_PIXELS, MIN_PIXELS, smart_resize
 
 SCREENS = st.builds(Scaling.of, st.integers(200, 3840), st.integers(120, 2160))
 

@@ -5,8 +5,8 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
 from arpo.errors import ConfigError
+from arpo.vocabulary import TokenizerVocabulary, Vocabulary
 
 LOOK_ALIKES = ("<|im_start|>", "<|im_end|>", "<|image_pad|>", "<|endoftext|>", "<|box_start|>", "<tool_call>", "<|im_")
 

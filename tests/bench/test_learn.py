@@ -14,8 +14,9 @@ from arpo.bench import learn, sample
 from arpo.bench.learn import Bench
 from arpo.bench.peer import Peer
 from arpo.bench.sample import Episode
-from arpo.engines.qwen import image_grid, spread
 from arpo.errors import ConfigError
+from arpo.model.images import image_grid
+from arpo.model.layout import lay_out
 
 SIZE = (112, 84)
 EPISODES, TURNS, TOKENS = 4, 3, 5
@@ -69,7 +70,7 @@ def test_trl_reads_the_contexts_that_the_engine_reads(bench: Bench, peer: Peer) 
     for episode in episodes:
         for turn in range(TURNS):
             grids = [image_grid(*SIZE)] * (turn + 1)
-            ours.append((turn, spread(episode.prompt(turn, pad).ids, grids, pad).ids.tolist()))
+            ours.append((turn, lay_out(episode.prompt(turn, pad).ids, grids, pad).ids.tolist()))
             episode.reply(words, bench.work.dialect.stop)
     theirs, images, _ = peer.trainer._tokenize_prompts(_with_images(list(peer.examples(episodes))))
     assert theirs == [ids for _, ids in sorted(ours, key=lambda one: one[0])]

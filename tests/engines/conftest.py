@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from transformers import Qwen2_5_VLForConditionalGeneration
 
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
+from arpo.model.checkpoint import Checkpoint, load_checkpoint, load_model, save_model
 from tiny_model import make_tiny
 
 TEXT = {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3}
@@ -17,12 +16,12 @@ VISION = {"hidden_size": 64, "num_heads": 4, "intermediate_size": 96}
 def make(folder: Path, seed: int) -> Path:
     """Random weights, made so large that tokens and positions matter: else every distribution is nearly flat."""
     make_tiny(folder, ["some words to learn from", "click (12,3)"], VISION, TEXT, vocabulary=300, seed=seed)
-    model = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    model = load_model(folder, "cpu")
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
                 weight *= 8.0 if "embed_tokens" in name else 6.0
-    model.save_pretrained(folder)
+    save_model(model, folder)
     return folder
 
 

@@ -3,16 +3,36 @@
 from __future__ import annotations
 
 import inspect
+from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
 
+from arpo.bench.sample import plain_model
 from arpo.engines.base import Prompt
-from arpo.engines.checkpoint import Checkpoint
-from arpo.engines.images import patches, resized
-from arpo.engines.qwen import banned_ids, image_grid, spread
 from arpo.images import decode, observe
+from arpo.model.checkpoint import Checkpoint
+from arpo.model.images import image_grid, patches, resized
+from arpo.model.layout import lay_out
+from arpo.model.qwen import QwenVL, banned_ids
 from arpo.types import Observation
+
+_references: WeakKeyDictionary[QwenVL, Any] = WeakKeyDictionary()
+
+
+def reference(checkpoint: Checkpoint) -> Any:
+    """transformers' own model over the very same tensors."""
+    if checkpoint.model not in _references:
+        _references[checkpoint.model] = plain_model(checkpoint.model)
+    model = _references[checkpoint.model]
+    model.model.rope_deltas = None  # of its last call
+    return model
+
+
+def doubled(images: torch.Tensor) -> torch.Tensor:
+    """B x patches x 1176, what transformers' tower takes: two frames, as of a video."""
+    return patches(images).unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2)
 
 
 def screen(seed: int, size: tuple[int, int] = (112, 84)) -> Observation:
@@ -33,13 +53,13 @@ def add_screen(checkpoint: Checkpoint, prompt: Prompt, text: str, image: Observa
 def reference_inputs(checkpoint: Checkpoint, prompt: Prompt) -> dict[str, torch.Tensor]:
     pad = checkpoint.config.image_token_id
     sizes = [image_grid(image.width, image.height) for image in prompt.images]
-    ids = spread(prompt.ids, sizes, pad).ids[None]
+    ids = lay_out(prompt.ids, sizes, pad).ids[None]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if prompt.images:
         pixels = [torch.from_numpy(resized(decode(image.image)).copy())[None] for image in prompt.images]
-        inputs["pixel_values"] = torch.cat([patches(one)[0] for one in pixels])
+        inputs["pixel_values"] = torch.cat([doubled(one)[0] for one in pixels])
         inputs["image_grid_thw"] = torch.tensor([[1, 2 * rows, 2 * columns] for rows, columns in sizes])
-    if "mm_token_type_ids" in inspect.signature(checkpoint.model.forward).parameters:
+    if "mm_token_type_ids" in inspect.signature(reference(checkpoint).forward).parameters:
         inputs["mm_token_type_ids"] = (ids == pad).int()
     return inputs
 
@@ -50,7 +70,6 @@ def reference_logprobs(
     """Log-probabilities of all next tokens at each place of a reply, banned ids out: len(tokens) x vocabulary."""
     whole = Prompt((*prompt.ids, *tokens), prompt.images)
     with torch.no_grad():
-        checkpoint.model.model.rope_deltas = None
-        scores = checkpoint.model(**reference_inputs(checkpoint, whole)).logits[0].float()
+        scores = reference(checkpoint)(**reference_inputs(checkpoint, whole)).logits[0].float()
     scores[:, list(banned_ids(checkpoint.config))] = float("-inf")
     return (scores[-len(tokens) - 1 : -1] / temperature).log_softmax(-1)

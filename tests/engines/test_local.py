@@ -15,12 +15,13 @@ import plain
 import pytest
 import torch
 
-from arpo.engines import cache, local, sampling, screens
 from arpo.engines.base import Engine, Prompt, Sampling
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
-from arpo.engines.local import LocalEngine
-from arpo.engines.qwen import banned_ids
+from arpo.engines.local import LocalEngine, cache, sampling, screens
+from arpo.engines.local import engine as local
 from arpo.errors import ConfigError, ContextTooLong, EngineError
+from arpo.model.checkpoint import Checkpoint, load_checkpoint
+from arpo.model.qwen import banned_ids
+from arpo.model.vision import Tower
 from arpo.types import Completion
 
 T = TypeVar("T")
@@ -119,7 +120,7 @@ def test_draws_follow_the_probabilities() -> None:
     scores = torch.tensor([[math.log(0.5), -math.inf, math.log(0.3), math.log(0.2)]]).expand(4000, -1)
     uniforms = np.random.default_rng(0).random(4000).tolist()
     for top_p, expected in ((1.0, [0.5, 0, 0.3, 0.2]), (0.7, [0.625, 0, 0.375, 0])):
-        tokens, _ = sampling.draw(scores, [Sampling(top_p=top_p)] * 4000, uniforms)
+        tokens, _ = sampling.sample(scores, [Sampling(top_p=top_p)] * 4000, uniforms)
         assert np.allclose(np.bincount(tokens, minlength=4) / 4000, expected, atol=0.03)
 
 
@@ -134,12 +135,12 @@ def test_a_macs_gpu_which_has_no_doubles_leaves_the_drawing_to_the_processor() -
 
     kinds = [Sampling(temperature=1.0), Sampling(temperature=0.7, top_p=0.9), Sampling(temperature=0.0)]
     uniforms = [0.3, 0.6, 0.9]
-    assert sampling.draw(OnMps(), kinds, uniforms) == sampling.draw(scores, kinds, uniforms)  # type: ignore[arg-type]
+    assert sampling.sample(OnMps(), kinds, uniforms) == sampling.sample(scores, kinds, uniforms)  # type: ignore[arg-type]
 
 
 def test_a_token_of_probability_0_is_never_drawn_at_either_end_of_the_stream() -> None:
     scores = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]]).expand(2, -1)
-    assert sampling.draw(scores, [Sampling()] * 2, [0.0, (2**32 - 1) / 2**32])[0] == [1, 2]
+    assert sampling.sample(scores, [Sampling()] * 2, [0.0, (2**32 - 1) / 2**32])[0] == [1, 2]
 
 
 def test_cached_turns_equal_uncached_ones_and_cost_only_what_is_new(
@@ -409,8 +410,8 @@ def test_screenshots_are_encoded_one_by_one_on_a_cpu_and_known_ones_not_again(
     engine: LocalEngine, tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     batches: list[int] = []
-    encode = screens.encode
-    monkeypatch.setattr(screens, "encode", lambda tower, x: (batches.append(len(x)), encode(tower, x))[1])
+    encode = Tower.forward
+    monkeypatch.setattr(Tower, "forward", lambda tower, x: (batches.append(len(x)), encode(tower, x))[1])
 
     async def together() -> None:
         await asyncio.gather(*(engine.generate(str(i), first(tiny, i), FREE, i) for i in range(4)))
@@ -421,7 +422,7 @@ def test_screenshots_are_encoded_one_by_one_on_a_cpu_and_known_ones_not_again(
 
 
 def test_remembered_screenshots_are_bounded(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = screens.Screens(tiny.model.model.visual, torch.device("cpu"))
+    seen = screens.Screens(tiny.model.model.visual)
     size = seen.features([plain.screen(0)])[plain.screen(0).hash].nbytes
     monkeypatch.setattr(screens, "REMEMBERED", 3 * size)
     for i in range(1, 6):

@@ -7,8 +7,8 @@ import pytest
 from safetensors import safe_open
 
 from arpo.config import load_config
-from arpo.engines.checkpoint import find_checkpoint, load_checkpoint
 from arpo.evaluation.command import run_evaluation
+from arpo.model.checkpoint import find_checkpoint, load_checkpoint
 
 BASE = find_checkpoint("base")
 

@@ -13,11 +13,11 @@ import torch
 
 from arpo.agent.actions import Action, Click, Type
 from arpo.agent.grammar import parse
-from arpo.engines.checkpoint import load_checkpoint
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import PocketExpert
 from arpo.errors import ConfigError
+from arpo.model.checkpoint import load_checkpoint
 from arpo.teaching.lessons import IGNORE, Lesson, Teacher, collate
 from arpo.teaching.pretrain import PROMPT, Pretraining, Pupil, _all_right, corpus, losses, patch_places, pretrain
 from arpo.teaching.tiny import make_config, make_tokenizer, new_model

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.agent.actions import Action, Click, Finish
 from arpo.agent.dialects.base import Parsed
@@ -18,9 +17,9 @@ from arpo.agent.player import Player
 from arpo.algorithms.base import make_algorithm
 from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint
 from arpo.engines.local import LocalEngine
 from arpo.envs.pool import LocalPool
+from arpo.model.checkpoint import Checkpoint, load_checkpoint, load_model, save_model
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import LocalLearner
@@ -44,11 +43,11 @@ class Guesser(UITars):
 def make_guesser(folder: Path, seed: int = 0) -> Path:
     """The tiny checkpoint of the engines' tests, its embedding of the end token so large that replies are short."""
     make(folder, seed)
-    model: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    model = load_model(folder, "cpu")
     end = load_checkpoint(folder, "cpu").vocabulary.special("<|im_end|>")
     with torch.no_grad():
         model.model.language_model.embed_tokens.weight[end] *= 7.0
-    model.save_pretrained(folder)
+    save_model(model, folder)
     (folder / "prompt.txt").write_text("Do this: {instruction}")
     return folder
 

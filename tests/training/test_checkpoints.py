@@ -10,8 +10,8 @@ import torch
 from guesser import settings
 
 from arpo.algorithms.base import make_algorithm
-from arpo.engines.checkpoint import load_checkpoint
 from arpo.errors import ConfigError
+from arpo.model.checkpoint import load_checkpoint
 from arpo.runs.checkpoints import RECENT, best_in, checkpoints_in
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import LocalLearner

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,11 +14,11 @@ from guesser import settings, train_with
 from test_loop import GENTLY, LEARNS
 
 from arpo.config import to_yaml
-from arpo.engines import local
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.checkpoint import load_checkpoint
 from arpo.engines.local import LocalEngine
-from arpo.engines.screens import Screens
+from arpo.engines.local import engine as local
+from arpo.engines.local.screens import Screens
+from arpo.model.checkpoint import load_checkpoint
 from arpo.runs import store
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints
@@ -67,6 +68,8 @@ def test_episodes_go_on_while_the_learner(
         here, engine.gate, engine.moved = asyncio.get_running_loop(), asyncio.Event(), threading.Event()
 
         def held(*arguments: Any, **named: Any) -> Any:
+            if sys._getframe(1).f_code.co_name == "_take_in":  # the engine's own work, which is on the loop
+                return function(*arguments, **named)
             here.call_soon_threadsafe(engine.gate.set)
             assert engine.moved.wait(LONG), f"{name} holds up the episodes"
             return function(*arguments, **named)

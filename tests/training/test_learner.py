@@ -22,12 +22,14 @@ from arpo.algorithms.base import Credit, make_algorithm
 from arpo.algorithms.grpo import Grpo, for_every_token
 from arpo.config import Config
 from arpo.engines.base import Prompt
-from arpo.engines.checkpoint import Checkpoint, load_checkpoint, load_model
 from arpo.engines.local import LocalEngine
-from arpo.engines.qwen import banned_ids, image_grid, spread
-from arpo.engines.screens import Screens
+from arpo.engines.local.screens import Screens
 from arpo.errors import ConfigError
 from arpo.images import decode, observe
+from arpo.model.checkpoint import Checkpoint, load_checkpoint, load_model
+from arpo.model.images import image_grid
+from arpo.model.layout import lay_out
+from arpo.model.qwen import banned_ids
 from arpo.runs.store import Run
 from arpo.training.base import Batch, LearnerError, NotFinite
 from arpo.training.learner import LocalLearner
@@ -137,12 +139,11 @@ def plain_logprobs(
 ) -> Tensor:
     images = tuple(screens[name] for name in sample.images)
     inputs = plain.reference_inputs(checkpoint, Prompt(sample.ids, images))
-    checkpoint.model.model.rope_deltas = None
-    scores = checkpoint.model(**inputs).logits[0].float()
+    scores = plain.reference(checkpoint)(**inputs).logits[0].float()
     banned = torch.tensor(banned_ids(checkpoint.config))
     every = (scores.index_fill(-1, banned, float("-inf")) / temperature).log_softmax(-1)
     sizes = [image_grid(image.width, image.height) for image in images]
-    places = torch.from_numpy(spread(sample.ids, sizes, checkpoint.config.image_token_id).starts[:-1])
+    places = torch.from_numpy(lay_out(sample.ids, sizes, checkpoint.config.image_token_id).starts[:-1])
     places = places[torch.tensor(sample.sampled)]
     return every[places - 1, inputs["input_ids"][0, places]]
 
@@ -157,8 +158,8 @@ def reference_gradients(
     trajectories: int = 3,
 ) -> dict[str, Tensor]:
     """Of the mean over a step's trajectories of the mean over their tokens of the clipped surrogate."""
-    checkpoint.model.requires_grad_(True)
-    checkpoint.model.zero_grad()
+    model = plain.reference(checkpoint).requires_grad_(True)
+    model.zero_grad()
     loss = torch.zeros(())
     for place, sample in enumerate(batch):
         new = plain_logprobs(checkpoint, sample, played.screens)
@@ -170,7 +171,7 @@ def reference_gradients(
             length = len(sample.logprobs) if config.algorithm.normaliser == "trajectory" else config.algorithm.length
             loss = loss - surrogate / length / trajectories
     loss.backward()  # type: ignore[no-untyped-call]
-    return {name: checkpoint.model.get_parameter(name).grad.clone() for name in names}
+    return {name: model.get_parameter(name).grad.clone() for name in names}
 
 
 # Log-probabilities

@@ -25,10 +25,10 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 from arpo import cli
 from arpo.agent import dialects
 from arpo.config import load_config
-from arpo.engines import checkpoint
-from arpo.engines.checkpoint import load_checkpoint
 from arpo.errors import ConfigError, EnvError
 from arpo.evaluation.command import run_evaluation
+from arpo.model import checkpoint
+from arpo.model.checkpoint import load_checkpoint
 from arpo.runs.store import Run
 from arpo.training import command
 from arpo.training.command import run_training

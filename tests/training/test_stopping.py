@@ -22,9 +22,9 @@ from guesser import settings, train_in
 from test_loop import GENTLY, LEARNS, checkpoints, equal, metrics, rollouts, weights
 
 from arpo.algorithms.base import make_algorithm
-from arpo.engines import local
-from arpo.engines.checkpoint import load_checkpoint
+from arpo.engines.local import engine as local
 from arpo.errors import ConfigError, EnvError
+from arpo.model.checkpoint import load_checkpoint
 from arpo.runs.store import Run
 from arpo.training import loop
 from arpo.training import samples as samples_module

@@ -25,10 +25,10 @@ import torch
 from guesser import train_in
 
 from arpo.config import Config
-from arpo.engines import qwen, screens
 from arpo.engines.local import LocalEngine
+from arpo.model.qwen import QwenVL
+from arpo.model.vision import Tower
 from arpo.runs.store import Run
-from arpo.training import learner
 from arpo.types import to_json
 
 MOMENTS: dict[str, tuple[Any, str]] = {
@@ -64,9 +64,8 @@ def roughen() -> None:
     def rough(function: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
         return lambda model, rows: function(model, rows) * (1 + 2e-6 * len(rows))
 
-    screens.encode = rough(screens.encode)
-    qwen.logits = rough(qwen.logits)
-    learner.logits = qwen.logits
+    Tower.forward = rough(Tower.forward)  # type: ignore[method-assign]
+    QwenVL.scores = rough(QwenVL.scores)  # type: ignore[method-assign]
 
 
 def attempt(model: Path, config: Config, folder: Path, moment: str | None, rough: bool) -> dict[str, Any]:

@@ -8,35 +8,12 @@ not smaller than the screen's, else within one pixel.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 from arpo.errors import ParseError
+from arpo.resize import smart_resize
 
-FACTOR = 28  # a vision patch of 14 pixels, two of them merged along each side
-MIN_PIXELS = 56 * 56
-MAX_PIXELS = 16384 * 28 * 28  # UI-TARS-1.5: larger than any screen that we drive, so nothing is shrunk to fit
-MAX_ASPECT = 200  # the model's image processor refuses slimmer images
 TOLERANCE = 0.02  # of a side: so far off the image a point still counts as its border
-
-
-def smart_resize(
-    height: int, width: int, factor: int = FACTOR, min_pixels: int = MIN_PIXELS, max_pixels: int = MAX_PIXELS
-) -> tuple[int, int]:
-    """The (height, width) at which Qwen2.5-VL sees an image: multiples of `factor`, an area within the two bounds."""
-    if min(height, width) < 1 or max(height, width) > MAX_ASPECT * min(height, width):
-        raise ValueError(f"an image of {width}x{height} pixels cannot be shown to the model")
-    # Python's round (halves to even) is part of the rule: the reference uses it too.
-    new_height, new_width = round(height / factor) * factor, round(width / factor) * factor
-    if new_height * new_width > max_pixels:
-        shrink = math.sqrt(height * width / max_pixels)
-        new_height = max(factor, math.floor(height / shrink / factor) * factor)
-        new_width = max(factor, math.floor(width / shrink / factor) * factor)
-    elif new_height * new_width < min_pixels:
-        grow = math.sqrt(min_pixels / (height * width))
-        new_height = math.ceil(height * grow / factor) * factor
-        new_width = math.ceil(width * grow / factor) * factor
-    return new_height, new_width
 
 
 @dataclass(frozen=True, slots=True)

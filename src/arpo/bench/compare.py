@@ -69,7 +69,7 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
     """Run what is missing, `jobs` runs at a time; write results and plot; returns the table."""
     one = next(iter(methods.values()))
     if one.agent.device not in ("auto", "cpu"):  # else torch, which takes seconds, is not needed here
-        from arpo.engines.checkpoint import find_device
+        from arpo.model.checkpoint import find_device
 
         find_device(one.agent.device)  # one that is not there is said before a run is begun with it
     comparison = Comparison(methods, range(one.seed, one.seed + seeds), out, judged_tasks(one))

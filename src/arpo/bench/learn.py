@@ -38,9 +38,10 @@ from arpo.bench import sample
 from arpo.bench.envs import bar
 from arpo.bench.sample import Episode, Work
 from arpo.config import load_config
-from arpo.engines.checkpoint import load_checkpoint
-from arpo.engines.qwen import image_grid, spread
 from arpo.errors import ConfigError
+from arpo.model.checkpoint import load_checkpoint
+from arpo.model.images import image_grid
+from arpo.model.layout import lay_out
 from arpo.training.base import Batch
 from arpo.training.learner import LocalLearner
 from arpo.types import Sample
@@ -204,7 +205,7 @@ class Bench:
         segments, pad = episode.conversation.segments, self.work.dialect.image_pad
         flat = flatten(segments, episode.replies, range(len(segments)), pad)
         grids = [image_grid(screen.width, screen.height) for screen in episode.screens]
-        self.length = max(self.length, len(spread(flat.ids, grids, pad).ids))
+        self.length = max(self.length, len(lay_out(flat.ids, grids, pad).ids))
         return Sample(
             trajectory_id=episode.name,
             ids=flat.ids,

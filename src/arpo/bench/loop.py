@@ -19,24 +19,26 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from arpo.agent.coordinates import FACTOR
 from arpo.agent.dialects.uitars import PROMPT, UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
-from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.config import EvalConfig
-from arpo.engines import local, qwen, screens
 from arpo.engines.base import Engine, Prompt, Sampling
-from arpo.engines.checkpoint import Checkpoint
-from arpo.engines.images import image_tokens
 from arpo.engines.local import LocalEngine
+from arpo.engines.local import engine as local_engine
 from arpo.engines.scripted import scripted
 from arpo.envs.base import Lease, make
 from arpo.envs.pool import LocalPool
 from arpo.evaluation.run import evaluate
+from arpo.model.checkpoint import Checkpoint
+from arpo.model.images import image_tokens
+from arpo.model.qwen import QwenVL, TextModel
+from arpo.model.vision import Tower
+from arpo.resize import FACTOR
 from arpo.runs.store import Run
 from arpo.teaching.tiny import make_config, make_tokenizer, new_model
 from arpo.types import Completion, Task
+from arpo.vocabulary import TokenizerVocabulary
 
 AT_ONCE = 4  # environments
 TASKS = 8  # that the expert does
@@ -98,25 +100,22 @@ class _NoCache:
 def _without_the_model() -> Iterator[None]:
     """The vision tower, the layers and their cache take no time: everything is one number wide."""
 
-    def encode(tower: Any, images: Tensor) -> Tensor:
+    def encode(tower: Tower, images: Tensor) -> Tensor:
         batch, height, width, _ = images.shape
         return torch.zeros(batch, height * width // FACTOR**2, 1)
 
-    def embed(model: Any, ids: Tensor, features: Tensor | None = None) -> Tensor:
-        return torch.zeros(len(ids), 1)
+    def run_layers(text: TextModel, ids: Tensor, *others: Any, wanted: Tensor | None = None, **named: Any) -> Tensor:
+        return torch.zeros(len(ids if wanted is None else wanted), 1)
 
-    def rope(model: Any, positions: Tensor, dtype: torch.dtype) -> None:
-        pass
-
-    def run_layers(model: Any, x: Tensor, *others: Any, wanted: Tensor | None = None) -> Tensor:
-        return x if wanted is None else x[wanted]
-
-    def logits(model: Any, hidden: Tensor) -> Tensor:
+    def scores(model: QwenVL, hidden: Tensor) -> Tensor:
         return torch.zeros(len(hidden), model.config.text_config.vocab_size)
 
     with contextlib.ExitStack() as replaced:
-        for instead in (embed, rope, run_layers, logits):
-            replaced.enter_context(patch.object(qwen, instead.__name__, instead))
-        replaced.enter_context(patch.object(screens, "encode", encode))
-        replaced.enter_context(patch.object(local, "Cache", _NoCache))
+        for owner, name, instead in (
+            (Tower, "forward", encode),
+            (TextModel, "forward", run_layers),
+            (QwenVL, "scores", scores),
+            (local_engine, "Cache", _NoCache),
+        ):
+            replaced.enter_context(patch.object(owner, name, instead))
         yield

@@ -31,10 +31,10 @@ from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
 from arpo.agent.dialects.uitars import SYSTEM
-from arpo.bench.sample import Episode, Work
+from arpo.bench.sample import Episode, Work, plain_model
 from arpo.config import TrainConfig
-from arpo.engines.checkpoint import find_checkpoint, load_model
 from arpo.images import decode
+from arpo.model.checkpoint import find_checkpoint, load_model
 
 AT_ONCE = 4  # samples in a forward pass: of 1, 2, 4, 10 and 20, none was faster on two cores
 # The dialect's form of a conversation.
@@ -62,7 +62,7 @@ class Peer:
     ) -> None:
         self.work, self.rows = work, episodes * turns
         tokenizer = AutoTokenizer.from_pretrained(find_checkpoint(model), padding_side="left", truncation_side="left")
-        weights = load_model(model).requires_grad_(True)
+        weights = plain_model(load_model(model)).requires_grad_(True)
         weights.model.visual.requires_grad_(not train.freeze_vision)
         a_step = self.rows // steps
         at_once = math.gcd(AT_ONCE, a_step)

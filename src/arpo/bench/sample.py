@@ -28,17 +28,18 @@ from transformers import Qwen2_5_VLForConditionalGeneration
 
 from arpo.agent.dialects.base import Conversation, flatten
 from arpo.agent.dialects.uitars import PROMPT, UITars
-from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.bench.envs import print_rows
 from arpo.config import at_least
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.checkpoint import Checkpoint, default_device, load_checkpoint, own_prompt
-from arpo.engines.images import image_tokens, patches, resized
 from arpo.engines.local import LocalEngine
-from arpo.engines.qwen import image_grid, spread
 from arpo.images import decode, observe
+from arpo.model.checkpoint import Checkpoint, find_device, load_checkpoint, own_prompt
+from arpo.model.images import image_grid, image_tokens, patches, resized
+from arpo.model.layout import lay_out
+from arpo.model.qwen import QwenVL
 from arpo.teaching.tiny import make_config, make_tokenizer
 from arpo.types import Observation
+from arpo.vocabulary import TokenizerVocabulary
 
 RANDOM_7B = "random-7b"
 CORE_TURNS = 6  # of the episodes whose processor time is taken
@@ -180,22 +181,31 @@ def _random_7b(seed: int) -> Checkpoint:
     )
     config.vision_config.fullatt_block_indexes = [7, 15, 23, 31]
     config.tie_word_embeddings = config.text_config.tie_word_embeddings = False
-    make_model: Any = Qwen2_5_VLForConditionalGeneration
-    device = default_device()
-    before = torch.get_default_dtype()
-    torch.set_default_dtype(torch.bfloat16 if device.type == "cuda" else torch.float32)
+    device = find_device()
+    with torch.device("meta"):
+        model = QwenVL(config).eval().requires_grad_(False)
+    # Made where it will be: 15 GB are not carried over.
+    model = model.to(torch.bfloat16 if device.type == "cuda" else torch.float32).to_empty(device=device)
     torch.manual_seed(seed)
-    try:
-        with device:  # made where it will be: 15 GB are not carried over
-            model = make_model(config).eval().requires_grad_(False)
-    finally:
-        torch.set_default_dtype(before)
+    for name, weight in model.named_parameters():
+        weight.fill_(1.0) if "norm" in name or "ln_q" in name else weight.normal_(std=0.02)
     return Checkpoint(RANDOM_7B, model, TokenizerVocabulary(tokenizer))
+
+
+def plain_model(model: QwenVL) -> Any:
+    """transformers' own, with the same weights."""
+    make: Any = Qwen2_5_VLForConditionalGeneration
+    weight = model.lm_head.weight
+    with weight.device:
+        plain = make(model.config).to(weight.dtype).eval()
+    plain.load_state_dict(model.state_dict(), assign=True)
+    plain.tie_weights()
+    return plain.requires_grad_(False)
 
 
 def _peer_seconds(work: Work, n: int, turns: int) -> float:
     """The same turns by plain `generate`, one batch a turn. The instructions are one, so that no context is padded."""
-    model = work.engine.checkpoint.model
+    model = plain_model(work.engine.checkpoint.model)
     seconds: list[float] = []
     for warm_up in (True, False):
         episodes = work.episodes(n, turns, alike=True)
@@ -214,17 +224,18 @@ def _peer_seconds(work: Work, n: int, turns: int) -> float:
 def _plain_generate(model: Any, prompts: list[Prompt], tokens: int) -> list[list[int]]:
     pad, device = model.config.image_token_id, model.device
     layouts = [
-        spread(prompt.ids, [image_grid(image.width, image.height) for image in prompt.images], pad)
+        lay_out(prompt.ids, [image_grid(image.width, image.height) for image in prompt.images], pad)
         for prompt in prompts
     ]
     ids = torch.stack([layout.ids for layout in layouts]).to(device)
     images = [image for prompt in prompts for image in prompt.images]
     pixels = torch.stack([torch.from_numpy(resized(decode(image.image)).copy()) for image in images]).to(device)
+    doubled = patches(pixels).unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2)  # two frames, as of a video
     rows, columns = image_grid(images[0].width, images[0].height)
     inputs = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
-        "pixel_values": patches(pixels).flatten(0, 1).to(model.dtype),
+        "pixel_values": doubled.flatten(0, 1).to(model.dtype),
         "image_grid_thw": torch.tensor([[1, 2 * rows, 2 * columns]] * len(images), device=device),
     }
     if "mm_token_type_ids" in inspect.signature(model.forward).parameters:

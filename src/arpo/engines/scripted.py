@@ -19,11 +19,11 @@ from tokenizers import decoders, models, pre_tokenizers
 from arpo.agent.actions import Action, Fail
 from arpo.agent.dialects.base import Dialect
 from arpo.agent.random_actions import random_action
-from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.envs.base import Env, Lease, make_expert
 from arpo.errors import ArpoError, EngineError
 from arpo.types import Completion, Task
+from arpo.vocabulary import TokenizerVocabulary, Vocabulary
 
 Policy: TypeAlias = Callable[[Any, int], tuple[str, Action]]
 """From an environment (of `LOOK_BEHIND`) or its lease, and the turn's seed, to a thought and an action."""

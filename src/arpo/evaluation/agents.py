@@ -63,8 +63,8 @@ def find_agent(model: str) -> str:
 def load_agent(config: Config, model: str, slots: int) -> Loaded:
     """The engine and the dialect of a checkpoint; `slots`: how many episodes it plays at once."""
     # Not at the top: torch takes seconds, and a script needs none.
-    from arpo.engines.checkpoint import BASE, load_configured, own_prompt
     from arpo.engines.local import LocalEngine
+    from arpo.model.checkpoint import BASE, load_configured, own_prompt
 
     if "/" not in model and model != BASE and not Path(model).exists():
         raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")

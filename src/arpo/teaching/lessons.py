@@ -31,21 +31,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from arpo.agent.actions import Action, Click, Drag, Scroll, Wait
-from arpo.agent.coordinates import FACTOR, Scaling
+from arpo.agent.coordinates import Scaling
 from arpo.agent.dialects.base import flatten
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.random_actions import random_action
-from arpo.agent.vocabulary import TokenizerVocabulary
-from arpo.engines.images import PATCH
-from arpo.engines.qwen import spread
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import ExpertLost, PocketExpert
 from arpo.envs.pocket.words import sentence
 from arpo.errors import TaskError
 from arpo.images import Pixels
+from arpo.model.layout import lay_out
+from arpo.resize import FACTOR, PATCH
 from arpo.seeds import EVALUATION
 from arpo.types import Observation, Task
+from arpo.vocabulary import TokenizerVocabulary
 
 Grids: TypeAlias = tuple[NDArray[np.int16], NDArray[np.int16]]
 """Of one screen, by patch: the first two tokens of the word (2 x rows x columns), the kind of control."""
@@ -215,7 +215,7 @@ class Teacher:
     def lesson(self, ids: list[int], learn: list[bool], screens: list[Pixels], grids: list[Grids]) -> Lesson:
         """The arrays of a lesson, each image token repeated for every visual token of the screenshot."""
         rows, columns = screens[0].shape[0] // FACTOR, screens[0].shape[1] // FACTOR
-        layout = spread(ids, [(rows, columns)] * len(screens), self.dialect.image_pad)
+        layout = lay_out(ids, [(rows, columns)] * len(screens), self.dialect.image_pad)
         mask = np.repeat(np.array(learn), np.diff(layout.starts))
         return Lesson(layout.ids.numpy(), layout.positions.numpy(), mask, screens, grids)
 

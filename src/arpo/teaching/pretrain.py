@@ -42,23 +42,23 @@ from arpo.agent import grammar
 from arpo.agent.coordinates import Scaling
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent, run_episode
-from arpo.agent.vocabulary import TokenizerVocabulary
 from arpo.engines.base import Sampling
-from arpo.engines.checkpoint import Checkpoint, load_model, save_model
-from arpo.engines.images import PATCH, encode
 from arpo.engines.local import LocalEngine
-from arpo.engines.qwen import causal, embed, rope, run_layers
 from arpo.envs.pocket import PocketEnv
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import PocketExpert
 from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EngineError
+from arpo.model.checkpoint import Checkpoint, load_model, save_model
+from arpo.model.qwen import QwenVL
+from arpo.resize import PATCH
 from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
 from arpo.teaching.lessons import IGNORE, KINDS, LessonBatch, Lessons, Teacher, collate
 from arpo.teaching.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.training.checkpoint import on_disk
 from arpo.types import Attempt, Observation, Provenance, Task
+from arpo.vocabulary import TokenizerVocabulary
 
 PROMPT = "Task: {instruction}"
 HEADS = "heads.safetensors"
@@ -144,7 +144,7 @@ class Pupil(nn.Module):
 
     places: Tensor
 
-    def __init__(self, model: Any, size: tuple[int, int]) -> None:
+    def __init__(self, model: QwenVL, size: tuple[int, int]) -> None:
         super().__init__()
         self.model = model
         self.heads = Heads(model.config.text_config.hidden_size)
@@ -153,17 +153,15 @@ class Pupil(nn.Module):
 
 def answer(pupil: Pupil, batch: LessonBatch, features: Tensor) -> Tensor:
     """Logits of the tokens to be learned."""
-    model = pupil.model
-    x = embed(model, batch["ids"].long(), features.flatten(0, 1))
-    hidden = run_layers(model, x, rope(model, batch["positions"].long(), features.dtype), causal)
-    logits: Tensor = hidden.flatten(0, 1)[batch["learn"].long() - 1] @ model.get_input_embeddings().weight.T
-    return logits
+    text = pupil.model.model.language_model
+    hidden = text(batch["ids"].long(), batch["positions"].long(), features.flatten(0, 1))
+    return hidden.flatten(0, 1)[batch["learn"].long() - 1] @ text.embed_tokens.weight.T
 
 
 def losses(pupil: Pupil, batch: LessonBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Of replies, words, kinds and places."""
-    heads, embeddings = pupil.heads, pupil.model.get_input_embeddings().weight
-    features = encode(pupil.model.model.visual, batch["screens"])
+    heads, embeddings = pupil.heads, pupil.model.model.language_model.embed_tokens.weight
+    features = pupil.model.model.visual(batch["screens"])
     replies = batch["ids"].flatten()[batch["learn"].long()].long()
     words = torch.stack([to_slots(batch["words"][:, i]) for i in range(2)], dim=-1)
     places = heads.places(features).unflatten(-1, (4, 6, 10))
@@ -351,10 +349,10 @@ def _measure(pupil: Pupil, tests: dict[str, LessonBatch], box: list[int]) -> dic
     for name, batch in tests.items():
         device = batch["ids"].device.type
         with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
-            features = encode(pupil.model.model.visual, batch["screens"])
+            features = pupil.model.model.visual(batch["screens"])
             target = batch["ids"].flatten()[batch["learn"].long()]
             right = answer(pupil, batch, features).argmax(-1) == target
-            words = pupil.heads.word_logits(features, pupil.model.get_input_embeddings().weight)
+            words = pupil.heads.word_logits(features, pupil.model.model.language_model.embed_tokens.weight)
         # An answer is a run of learned tokens that follow each other; a place lies between two tokens of its own.
         answers = F.pad(batch["learn"].diff() != 1, (1, 0)).cumsum(0)
         begins, ends = target == box[0], target == box[1]

@@ -1,8 +1,8 @@
 """A tiny Qwen2.5-VL, made offline: the same classes and the same code path as a 7B, only small.
 
     tokenizer = make_tokenizer(corpus)
-    new_model(make_config(tokenizer, vision={}, text={})).save_pretrained(folder)    # random weights
-    save_tokenizer(tokenizer, folder)                                                # now it loads like any other
+    save_model(new_model(make_config(tokenizer, vision={}, text={})), folder)    # random weights
+    save_tokenizer(tokenizer, folder)                                            # now it loads like any other
 
 The tokenizer is a byte-level BPE of about a thousand tokens with Qwen's special tokens and its way to split text
 (digits one by one), learned from a corpus that the caller gives.
@@ -13,8 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import tokenizers
+import torch
 from tokenizers import decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+
+from arpo.model.qwen import QwenVL
 
 SPECIALS = (
     "<|endoftext|> <|im_start|> <|im_end|> <|box_start|> <|box_end|> "
@@ -90,10 +93,14 @@ def make_config(tokenizer: tokenizers.Tokenizer, vision: dict[str, int], text: d
     )
 
 
-def new_model(config: Qwen2_5_VLConfig) -> Any:
-    """A model with random weights. transformers' classes are not typed, hence Any."""
+def new_model(config: Qwen2_5_VLConfig) -> QwenVL:
+    """A model with random weights, as transformers makes them."""
     make: Any = Qwen2_5_VLForConditionalGeneration
-    return make(config)
+    with torch.device("meta"):
+        model = QwenVL(config)
+    model.load_state_dict(make(config).state_dict(), assign=True)
+    model.tie()
+    return model
 
 
 def save_tokenizer(tokenizer: tokenizers.Tokenizer, folder: Path) -> None:

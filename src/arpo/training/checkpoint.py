@@ -26,7 +26,7 @@ import torch
 from safetensors import SafetensorError
 
 from arpo.algorithms.base import Algorithm
-from arpo.engines.checkpoint import BASE, find_checkpoint
+from arpo.model.checkpoint import BASE, find_checkpoint
 from arpo.runs.checkpoints import RECENT, best_in, checkpoints_in, read_state, readable
 from arpo.runs.settings import METRICS
 from arpo.training.base import Learner, LearnerError, NotFinite
@@ -147,7 +147,8 @@ class Checkpoints:
         """The model with its tokenizer and prompt, so that `arpo eval` takes it as it is."""
         learner.publish(folder)
         source = find_checkpoint(self._model)
-        files = {name: source / name for name in ("tokenizer.json", "tokenizer_config.json", "prompt.txt")}
+        names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "prompt.txt")
+        files = {name: source / name for name in names}
         if self._prompt_file is not None:
             files["prompt.txt"] = self._prompt_file
         for name, file in files.items():

@@ -20,7 +20,6 @@ from arpo.agent.player import Player, Reward
 from arpo.algorithms.base import make_algorithm
 from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
-from arpo.engines.checkpoint import load_configured
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import LocalPool, make_pool
 from arpo.evaluation.agents import Loaded, find_agent, load_agent, with_precision
@@ -30,6 +29,7 @@ from arpo.evaluation.run import Evaluation, evaluate, sampling_of
 from arpo.evaluation.statistics import Interval
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
+from arpo.model.checkpoint import load_configured
 from arpo.runs.checkpoints import best_in
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import from_anywhere, go_on, same_settings

@@ -29,11 +29,11 @@ from torch import Tensor, nn
 
 from arpo.algorithms.base import Algorithm, Tokens
 from arpo.config import Config
-from arpo.engines.checkpoint import Checkpoint, load_model, save_model
-from arpo.engines.images import encode, resized
-from arpo.engines.qwen import causal_at, embed, image_grid, logits, rope, run_layers, spread
-from arpo.engines.screens import Screens
+from arpo.engines.local.screens import Screens
 from arpo.images import decode
+from arpo.model.checkpoint import Checkpoint, load_model, save_model
+from arpo.model.images import image_grid, resized
+from arpo.model.layout import lay_out
 from arpo.training import lora
 from arpo.training.base import Batch, LearnerError, NotFinite, Update
 from arpo.training.metrics import Seen, metrics_of, record_of
@@ -79,7 +79,7 @@ class LocalLearner:
         self._tested = False  # whether its log-probabilities were compared with the sampler's
         self._pad: int = checkpoint.config.image_token_id
         self._device = self.parameters[0].device
-        self._screens = screens or Screens(self.model.model.visual, self._device)
+        self._screens = screens or Screens(self.model.model.visual)
 
     def update(self, batches: Sequence[Batch], screens: Mapping[str, Observation]) -> Update:
         """See the contract. The first one compares log-probabilities of fresh samples with the sampler's."""
@@ -208,35 +208,35 @@ class LocalLearner:
 
     def _forward(self, part: _Part, altered: bool = False) -> Tensor:
         """The log-probability of every sampled token, at the temperature of sampling."""
-        model = self.model
         with torch.autocast(self._device.type, self._compute, enabled=self._compute != torch.float32):
-            visual = self._visual(part)
-            if altered:
-                visual = visual.flip(0, 1)  # other tokens in other places: also where a screen is all one colour
-            x = embed(model, part.ids, visual).to(self._compute)  # the sum of all layers is as exact as the sampler's
-            factors = rope(model, part.positions, self._compute)
-            real, wanted = part.before >= 0, part.before.clamp(min=0)
-            hidden = run_layers(model, x, factors, causal_at(wanted), self.config.train.checkpointing, wanted)
-            scores = logits(model, hidden[real]) / self.config.train.temperature
-        return -F.cross_entropy(scores, part.ids.gather(1, part.before + 1)[real], reduction="none")
+            scores = self.model(
+                part.ids,
+                part.positions,
+                wanted=part.before,
+                recompute=self.config.train.checkpointing,
+                dtype=self._compute,  # so the sum of all layers is as exact as the sampler's
+                **self._shown(part, altered),
+            )
+            scores = scores / self.config.train.temperature
+        return -F.cross_entropy(scores, part.ids.gather(1, part.before + 1)[part.before >= 0], reduction="none")
 
-    def _visual(self, part: _Part) -> Tensor:
-        """The visual tokens of a part's screenshots; by the learner's own tower, with gradient, where it is trained."""
+    def _shown(self, part: _Part, altered: bool) -> dict[str, Any]:
+        """What the model is shown: visual tokens of a frozen tower, or screenshots for its own that is trained."""
         names = dict.fromkeys(part.images)
         if self.config.train.freeze_vision:
             with torch.autocast(self._device.type, enabled=False):  # as the sampler's tower sees them
                 tokens = self._screens.features(part.screens[name] for name in names)
-        else:
-            tokens = {}
-            for name in names:
-                pixels = torch.from_numpy(np.array(resized(decode(part.screens[name].image)))).to(self._device)
-                tokens[name] = encode(self.model.model.visual, pixels[None])[0]
-        return torch.cat([tokens[name] for name in part.images])
+            visual = torch.cat([tokens[name] for name in part.images])
+            # Other tokens in other places: also where a screen is all one colour.
+            return {"features": visual.flip(0, 1) if altered else visual}
+        arrays = {name: np.array(resized(decode(part.screens[name].image))) for name in names}
+        pixels = {name: torch.from_numpy(array).to(self._device) + 128 * altered for name, array in arrays.items()}
+        return {"images": [pixels[name] for name in part.images]}
 
     def _parts(self, samples: Sequence[Sample], screens: Mapping[str, Observation]) -> Iterator[_Part]:
         """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""
         sizes = {name: image_grid(one.width, one.height) for name, one in screens.items()}
-        layouts = [spread(sample.ids, [sizes[name] for name in sample.images], self._pad) for sample in samples]
+        layouts = [lay_out(sample.ids, [sizes[name] for name in sample.images], self._pad) for sample in samples]
         rows = sorted(range(len(samples)), key=lambda row: len(layouts[row].ids))
         while rows:
             taken = 1

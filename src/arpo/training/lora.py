@@ -4,19 +4,18 @@
     save_model(model, folder, merged(model))              # an ordinary checkpoint, for the engine and `arpo eval`
     torch.save(adapters(model), file)                     # what a run needs to go on: merged weights do not come apart
 
-The learner runs the layers one by one (`arpo.engines.qwen`), so peft's layers take the places of the model's own and
-there is no wrapper around the whole.
+peft's layers take the places of the model's own; there is no wrapper around the whole.
 """
 
 import torch
 from torch import Tensor, nn
 
-from arpo.engines.qwen import Model
 from arpo.errors import ConfigError
+from arpo.model.qwen import QwenVL
 from arpo.seeds import derive
 
 
-def add_adapters(model: Model, rank: int, vision: bool, seed: int) -> None:
+def add_adapters(model: QwenVL, rank: int, vision: bool, seed: int) -> None:
     """Beside every linear layer but the last; `vision`: in the tower too. At first they add nothing: B is zero."""
     try:
         from peft import LoraConfig, inject_adapter_in_model
@@ -32,7 +31,7 @@ def add_adapters(model: Model, rank: int, vision: bool, seed: int) -> None:
         inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
 
 
-def merged(model: Model) -> dict[str, Tensor]:
+def merged(model: QwenVL) -> dict[str, Tensor]:
     """All weights under the names that they have without adapters, with what the adapters add."""
     from peft.tuners.lora import Linear
 
@@ -47,11 +46,11 @@ def merged(model: Model) -> dict[str, Tensor]:
     return weights
 
 
-def adapters(model: Model) -> dict[str, Tensor]:
+def adapters(model: QwenVL) -> dict[str, Tensor]:
     return {name: weight.detach() for name, weight in model.named_parameters() if ".lora_" in name}
 
 
-def restore(model: Model, kept: dict[str, Tensor]) -> None:
+def restore(model: QwenVL, kept: dict[str, Tensor]) -> None:
     """Put the adapters of another time into those of this model."""
     assert kept.keys() == adapters(model).keys(), "adapters of another model"
     model.load_state_dict(kept, strict=False)

@@ -21,8 +21,8 @@ from arpo.registry import Registry, imported
 from arpo.types import Image, Observation, Reply, Segment, Tokens
 
 if TYPE_CHECKING:
-    from arpo.agent.vocabulary import Vocabulary
     from arpo.config import AgentConfig
+    from arpo.vocabulary import Vocabulary
 
 
 @dataclass(frozen=True, slots=True)

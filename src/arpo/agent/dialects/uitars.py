@@ -25,9 +25,9 @@ from arpo.agent.actions import Action, points
 from arpo.agent.coordinates import Scaling
 from arpo.agent.dialects.base import Parsed
 from arpo.agent.grammar import BOX_END, BOX_START
-from arpo.agent.vocabulary import Vocabulary
 from arpo.errors import ConfigError
 from arpo.types import Image, Observation, Reply, Segment, Tokens
+from arpo.vocabulary import Vocabulary
 
 SYSTEM = "You are a helpful assistant."  # what Qwen's chat template says where nobody says anything else
 

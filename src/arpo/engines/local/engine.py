@@ -21,7 +21,6 @@ import asyncio
 import bisect
 import logging
 import math
-from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,16 +28,19 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from arpo.agent.vocabulary import Vocabulary
 from arpo.beside import beside, large
-from arpo.engines import qwen, sampling
 from arpo.engines.base import Prompt, Sampling
-from arpo.engines.cache import Cache, OutOfMemory
-from arpo.engines.checkpoint import Checkpoint, load_model
-from arpo.engines.screens import Screens
+from arpo.engines.local import sampling
+from arpo.engines.local.cache import Cache, OutOfMemory
+from arpo.engines.local.screens import Screens
 from arpo.errors import ConfigError, ContextTooLong, EngineError
 from arpo.images import Pixels
+from arpo.model.checkpoint import Checkpoint, load_model
+from arpo.model.images import image_grid
+from arpo.model.layout import Layout, lay_out
+from arpo.model.qwen import QwenVL
 from arpo.types import Completion, Observation
+from arpo.vocabulary import Vocabulary
 
 LOOK_S = 0.01  # how often to see whether a screenshot is decoded, where there is nothing else to do
 CHUNK = 2048  # tokens of a prompt that go through the layers at once: what bounds the memory of a long one
@@ -47,12 +49,11 @@ _log = logging.getLogger(__name__)
 
 @dataclass(slots=True, eq=False)
 class _Session:
-    """What the cache holds of an episode. `ids` and `images` are those whose keys and values are in `row`."""
+    """What the cache holds of an episode."""
 
     row: int | None = None
-    ids: list[int] = field(default_factory=list)
-    images: list[str] = field(default_factory=list)
-    length: int = 0  # tokens in the row, images spread out
+    entries: list[int | str] = field(default_factory=list)  # whose keys and values are in the row
+    length: int = 0  # tokens in the row, those of images included
     turn: _Turn | None = None
     used: int = 0  # the round of its last turn, for throwing out the oldest
 
@@ -63,12 +64,11 @@ class _Turn:
 
     session: _Session
     prompt: Prompt
-    layout: qwen.Layout
+    entries: list[int | str]  # of the prompt: its ids, in the places of images the hashes of the screenshots
+    layout: Layout
     sampling: Sampling
     uniforms: list[float]
     future: asyncio.Future[Completion]
-    ids: list[int]  # of the prompt
-    images: list[str]  # the hashes of its screenshots
     decoding: list[Future[Pixels | None]] = field(default_factory=list)  # its new screenshots, the large ones
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
@@ -78,19 +78,31 @@ class _Turn:
         assert self.session.row is not None, "a turn was run before it had a row"
         return self.session.row
 
+    @property
+    def longest(self) -> int:
+        """Tokens of its row, once its reply is as long as it may be."""
+        return len(self.layout.ids) + self.sampling.max_tokens
+
 
 class LocalEngine:
-    """See the module. `max_context` counts tokens with images spread out; `slots` is how many sessions keep a cache."""
+    """See the module.
 
-    def __init__(self, checkpoint: Checkpoint, max_context: int = 8192, slots: int = 64) -> None:
+    `max_context` counts tokens, those of images included; `slots` is how many sessions keep a cache. `screens` may be
+    shared with a learner whose vision tower has the same weights.
+    """
+
+    def __init__(
+        self, checkpoint: Checkpoint, max_context: int = 8192, slots: int = 64, screens: Screens | None = None
+    ) -> None:
         if slots < 1 or max_context < 2:
             raise ConfigError(f"slots={slots}, max_context={max_context}: at least 1 and 2")
         self.checkpoint = checkpoint
         self.max_context = max_context
         self._model = checkpoint.model
-        self._device: torch.device = self._model.lm_head.weight.device
+        self._text = self._model.model.language_model
+        self._device = self._model.lm_head.weight.device
         self._cache = Cache(self._model, most_rows=slots, most_tokens=max_context)
-        self.screens = Screens(self._model.model.visual, self._device)
+        self.screens = screens or Screens(self._model.model.visual)
         self._image_pad: int = checkpoint.config.image_token_id
         self._slots = slots
         self._rows = slots  # of them, those that there is memory for
@@ -134,7 +146,7 @@ class LocalEngine:
         A checkpoint that cannot be used is a ConfigError, and the old weights stay.
         """
         new = await asyncio.to_thread(load_model, place, device="cpu", dtype=self._model.lm_head.weight.dtype)
-        if _shapes(new) != _shapes(self._model):
+        if [weight.shape for weight in new.parameters()] != [weight.shape for weight in self._model.parameters()]:
             raise ConfigError(f"model={place}: its weights have other shapes than those of {self.checkpoint.name}")
         async with self._loading:  # the task ends when the turns under way have: none is taken in meanwhile
             if self._task is not None and not self._task.done():
@@ -153,13 +165,12 @@ class LocalEngine:
         sampling.check(settings)
         if session.turn is not None:
             raise ValueError("a session takes one turn at a time")
-        n_pads = prompt.ids.count(self._image_pad)
-        if not prompt.ids or n_pads != len(prompt.images):
-            raise ValueError(
-                f"a prompt of {len(prompt.ids)} ids with {n_pads} image tokens, {len(prompt.images)} images"
-            )
-        sizes = [qwen.image_grid(image.width, image.height) for image in prompt.images]
-        layout = qwen.spread(prompt.ids, sizes, self._image_pad)
+        pads, images = prompt.ids.count(self._image_pad), prompt.images
+        if not prompt.ids or pads != len(images):
+            raise ValueError(f"a prompt of {len(prompt.ids)} ids with {pads} image tokens, {len(images)} images")
+        hashes = iter(image.hash for image in images)
+        entries = [next(hashes) if one == self._image_pad else one for one in prompt.ids]
+        layout = lay_out(prompt.ids, [image_grid(image.width, image.height) for image in images], self._image_pad)
         if len(layout.ids) + settings.max_tokens > self.max_context:
             raise ContextTooLong(
                 f"a prompt of {len(layout.ids)} tokens and a reply of up to {settings.max_tokens} "
@@ -167,8 +178,7 @@ class LocalEngine:
             )
         uniforms = sampling.stream(seed, prompt, settings.max_tokens)
         future: asyncio.Future[Completion] = asyncio.get_running_loop().create_future()
-        ids, images = list(prompt.ids), [image.hash for image in prompt.images]
-        session.turn = _Turn(session, prompt, layout, settings, uniforms, future, ids, images)
+        session.turn = _Turn(session, prompt, entries, layout, settings, uniforms, future)
         return session.turn
 
     def _start(self) -> None:
@@ -208,23 +218,19 @@ class LocalEngine:
             return
         self._active += taken  # from here on a failure of ours reaches them
         features = self.screens.features(image for turn in taken for image in self._new_images(turn))
-        readable = []
         for turn in taken:
             turn.decoding = []  # 6 MB each at 1920x1080
             if unreadable := [image.hash for image in self._new_images(turn) if image.hash not in features]:
                 self._fail(turn, f"the screenshot {unreadable[0]} cannot be decoded to its size")
-            else:
-                readable.append(turn)
-        hidden = [self._prefill(turn, features) for turn in readable]
-        if readable:
-            self._draw(readable, torch.stack(hidden))
+        if readable := [turn for turn in taken if not turn.future.done()]:
+            self._sample(readable, torch.stack([self._prefill(turn, features) for turn in readable]))
 
     def _with_room(self, turns: list[_Turn]) -> list[_Turn]:
         """Those of the turns, each with a row, for which the cache has memory. The others go on waiting, or fail."""
         while turns:
             rows = 1 + max(turn.row for turn in turns)
             try:
-                self._cache.reserve(rows, max(map(_length, turns)))
+                self._cache.reserve(rows, max(turn.longest for turn in turns))
                 break
             except OutOfMemory as full:
                 if rows > max(1, self._cache.rows):
@@ -248,7 +254,8 @@ class LocalEngine:
         return turns
 
     def _limit_rows(self, rows: int, full: OutOfMemory) -> None:
-        _log.warning("%s: at most %d turns at a time until the next weights", full, rows)
+        # Its text alone: the error itself would keep tensors alive for as long as somebody keeps the record.
+        _log.warning("%s: at most %d turns at a time until the next weights", str(full), rows)
         self._rows, self._free = rows, [row for row in self._free if row < rows]
 
     def _decoded(self, turn: _Turn) -> bool:
@@ -271,68 +278,51 @@ class LocalEngine:
             session.row = self._free.pop(0)
         return True
 
-    def _new_images(self, turn: _Turn) -> tuple[Observation, ...]:
-        """The screenshots of a prompt that its session's cache does not hold."""
-        kept = self._shared(turn.session, turn)
-        return turn.prompt.images[turn.prompt.ids[:kept].count(self._image_pad) :]
-
-    def _shared(self, session: _Session, turn: _Turn) -> int:
-        """How many ids of the prompt's beginning a session's row holds. The last one never counts: it must be run."""
-        n = _common(session.ids, turn.ids)
-        images = _common(session.images, turn.images)
-        if images < turn.prompt.ids[:n].count(self._image_pad):
-            n = -1
-            for _ in range(images + 1):  # up to the first image that differs
-                n = turn.prompt.ids.index(self._image_pad, n + 1)
-        return min(n, len(turn.ids) - 1)
+    def _new_images(self, turn: _Turn, session: _Session | None = None) -> tuple[Observation, ...]:
+        """The screenshots of a prompt that a session's row, by default its own, does not hold."""
+        held = turn.prompt.ids[: _shared(session or turn.session, turn)]
+        return turn.prompt.images[held.count(self._image_pad) :]
 
     def _prefill(self, turn: _Turn, features: dict[str, Tensor]) -> Tensor:
         """Run what is new of a prompt. The result is the hidden state that the first token is drawn from."""
         session, layout = turn.session, turn.layout
-        kept = self._shared(session, turn)
-        if kept == 0:
-            others = [other for other in self._sessions.values() if other is not session and other.ids]
-            if others:
-                donor = max(others, key=lambda other: self._shared(other, turn))
-                kept = self._shared(donor, turn)
-                if donor.row is not None and kept:
-                    self._cache.copy(donor.row, turn.row, int(layout.starts[kept]))
-        begin = int(layout.starts[kept])
-        images = turn.images[turn.prompt.ids[:kept].count(self._image_pad) :]
-        new = torch.cat([features[name] for name in images]) if images else None
-        x = qwen.embed(self._model, layout.ids[begin:].to(self._device), new)
-        positions = layout.positions[:, begin:].to(self._device)
-        hidden = x
-        for start in range(0, len(x), CHUNK):
-            part = x[start : start + CHUNK]
-            factors = qwen.rope(self._model, positions[:, start : start + CHUNK], x.dtype)
-            attend = self._cache.extend(turn.row, begin + start, len(part))
-            last = torch.tensor([len(part) - 1], device=self._device)
-            hidden = qwen.run_layers(self._model, part, factors, attend, wanted=last)
-        session.ids, session.images, session.length = list(turn.ids), turn.images, len(layout.ids)
+        donor = session
+        if _shared(session, turn) == 0:
+            donor = max(self._sessions.values(), key=lambda other: _shared(other, turn), default=session)
+        begin = int(layout.starts[_shared(donor, turn)])
+        if donor.row is not None and donor is not session:
+            self._cache.copy(donor.row, turn.row, begin)
+        visual = [features[image.hash] for image in self._new_images(turn, donor)]
+        unseen, hidden = torch.cat(visual) if visual else torch.empty(0), torch.empty(0)
+        for start in range(begin, len(layout.ids), CHUNK):
+            ids, positions = layout.ids[start : start + CHUNK], layout.positions[:, start : start + CHUNK]
+            n = int((ids == self._image_pad).sum())
+            seen, unseen = unseen[:n] if n else None, unseen[n:]
+            attend = self._cache.extend(turn.row, start, len(ids))
+            last = torch.tensor([len(ids) - 1], device=self._device)
+            hidden = self._text(ids.to(self._device), positions.to(self._device), seen, attend, wanted=last)
+        session.entries, session.length = list(turn.entries), len(layout.ids)
         return hidden[-1]
 
     @torch.inference_mode()
     def _step(self) -> None:
-        """Run the last token of every turn under way and draw its next one."""
+        """Run the last token of every turn under way and sample its next one."""
         turns = sorted((turn for turn in self._active if not turn.future.done()), key=lambda turn: turn.row)
         if not turns:
             return
         last = torch.tensor([turn.tokens[-1] for turn in turns], device=self._device)
         places = torch.tensor([turn.layout.end + len(turn.tokens) - 1 for turn in turns], device=self._device)
-        x = qwen.embed(self._model, last)
-        factors = qwen.rope(self._model, places.expand(3, -1), x.dtype)
         attend = self._cache.step([turn.row for turn in turns], [turn.session.length for turn in turns])
-        hidden = qwen.run_layers(self._model, x, factors, attend)
+        hidden = self._text(last, places.expand(3, -1), attend=attend)
         for turn in turns:
-            turn.session.ids.append(turn.tokens[-1])
+            turn.session.entries.append(turn.tokens[-1])
             turn.session.length += 1
-        self._draw(turns, hidden)
+        self._sample(turns, hidden)
 
-    def _draw(self, turns: list[_Turn], hidden: Tensor) -> None:
+    def _sample(self, turns: list[_Turn], hidden: Tensor) -> None:
         """One token for each turn; those that are complete answer their callers."""
-        tokens, logprobs = sampling.draw(
-            qwen.logits(self._model, hidden),
+        tokens, logprobs = sampling.sample(
+            self._model.scores(hidden),
             [turn.sampling for turn in turns],
             [turn.uniforms[len(turn.tokens)] for turn in turns],
         )
@@ -343,18 +333,16 @@ class LocalEngine:
             turn.tokens.append(token)
             turn.logprobs.append(logprob)
             if token in turn.sampling.stop or len(turn.tokens) == turn.sampling.max_tokens:
-                turn.future.set_result(self._completion(turn))
-
-    def _completion(self, turn: _Turn) -> Completion:
-        return Completion(
-            tokens=tuple(turn.tokens),
-            logprobs=tuple(turn.logprobs),
-            text=self.vocabulary.decode(tuple(turn.tokens)),
-            version=self.version,
-            temperature=turn.sampling.temperature,
-            top_p=turn.sampling.top_p,
-            finish="stop" if turn.tokens[-1] in turn.sampling.stop else "length",
-        )
+                completion = Completion(
+                    tokens=tuple(turn.tokens),
+                    logprobs=tuple(turn.logprobs),
+                    text=self.vocabulary.decode(tuple(turn.tokens)),
+                    version=self.version,
+                    temperature=turn.sampling.temperature,
+                    top_p=turn.sampling.top_p,
+                    finish="stop" if token in turn.sampling.stop else "length",
+                )
+                turn.future.set_result(completion)
 
     def _fail(self, turn: _Turn, reason: str) -> None:
         """Answer a caller with an error. What its row holds is not trusted."""
@@ -365,40 +353,21 @@ class LocalEngine:
     def _forget(self, session: _Session) -> None:
         if session.row is not None and session.row < self._rows:
             bisect.insort(self._free, session.row)
-        session.row, session.ids, session.images, session.length = None, [], [], 0
+        session.row, session.entries, session.length = None, [], 0
 
 
-def _length(turn: _Turn) -> int:
-    """Tokens of its row, once its reply is as long as it may be."""
-    return len(turn.layout.ids) + turn.sampling.max_tokens
-
-
-def _shapes(model: qwen.Model) -> dict[str, torch.Size]:
-    return {name: weight.shape for name, weight in model.state_dict().items()}
-
-
-def _take_over(model: qwen.Model, new: qwen.Model) -> bool:
+def _take_over(model: QwenVL, new: QwenVL) -> bool:
     """Give a model the weights of another; returns whether those of the vision tower are what they were."""
-    same = _equal(new.model.visual, model.model.visual)
+    tower, new_tower = model.model.visual.parameters(), new.model.visual.parameters()
+    same = all(torch.equal(b.to(a.device), a) for a, b in zip(tower, new_tower, strict=True))
     model.load_state_dict(new.state_dict())
     return same
 
 
-def _equal(one: torch.nn.Module, other: torch.nn.Module) -> bool:
-    """Whether two modules of the same shape have the same weights."""
-    pairs = zip(one.parameters(), other.parameters(), strict=True)
-    return all(torch.equal(a.to(b.device), b) for a, b in pairs)
-
-
-def _common(a: Sequence[int | str], b: Sequence[int | str]) -> int:
-    """How many entries two lists have in common from the beginning on. Slices are compared at the speed of C."""
-    low, high = 0, min(len(a), len(b))
-    if a[:high] == b[:high]:
-        return high
-    while high - low > 1:
-        middle = (low + high) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle
-    return low
+def _shared(session: _Session, turn: _Turn) -> int:
+    """How many entries of the prompt's beginning a session's row holds. The last never counts: it must be run."""
+    held, asked = session.entries, turn.entries
+    most = min(len(held), len(asked) - 1)
+    if held[:most] == asked[:most]:
+        return most
+    return bisect.bisect_left(range(1, most + 1), True, key=lambda n: held[:n] != asked[:n])  # at the speed of C

@@ -2,32 +2,34 @@
 
     checkpoint = load_checkpoint("ByteDance-Seed/UI-TARS-1.5-7B")    # or a folder, or base: our own
 
-transformers fills weights that a checkpoint lacks with random ones and only warns. An agent that samples from those
-looks like a bad agent, so here every weight must be there, fit, and be a number.
+The files are those of transformers, which loads what is saved here and the other way round. But it fills weights that a
+checkpoint lacks with random ones and only warns. An agent that samples from those looks like a bad agent, so here every
+weight must be there, fit, and be a number.
 """
 
-import contextlib
+import copy
 import json
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
-from transformers.utils import logging as untyped_logging
+from safetensors import SafetensorError, safe_open
+from transformers import AutoTokenizer, Qwen2_5_VLConfig
 
-from arpo.agent.vocabulary import TokenizerVocabulary, Vocabulary
 from arpo.config import AgentConfig
-from arpo.engines.qwen import Model
 from arpo.errors import ConfigError
+from arpo.model.qwen import QwenVL
+from arpo.vocabulary import TokenizerVocabulary, Vocabulary
 
 BASE = "base"
 SHARD = "15MB"  # the largest file of weights: small enough to be carried anywhere
 LARGE = 200e6  # bytes of weights
 FAMILY = "qwen2_5_vl"
+ARCHITECTURE = "Qwen2_5_VLForConditionalGeneration"
 TOKENS = {  # what the dialects need, and under which name the config must know the same id
     "<|im_start|>": None,
     "<|im_end|>": None,
@@ -37,7 +39,6 @@ TOKENS = {  # what the dialects need, and under which name the config must know 
     "<|vision_start|>": "vision_start_token_id",
     "<|vision_end|>": "vision_end_token_id",
 }
-_logging: Any = untyped_logging
 _HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
 _FILES = ["*.json", "*.safetensors", "*.txt"]
 
@@ -47,7 +48,7 @@ class Checkpoint:
     """A model that is ready to run, and its vocabulary."""
 
     name: str
-    model: Model
+    model: QwenVL
     vocabulary: Vocabulary
 
     @property
@@ -70,52 +71,50 @@ def load_configured(place: str | Path, agent: AgentConfig) -> Checkpoint:
     return load_checkpoint(place, find_device(agent.device), dtypes[agent.dtype])
 
 
-def find_device(name: str) -> torch.device:
+def find_device(name: str = "auto") -> torch.device:
     """The device of that name, which is one of this machine's; `auto`: the fastest of them."""
-    if name == "auto":
-        return default_device()
     here = ["cpu"]
     if torch.cuda.is_available():
         here += ["cuda", *(f"cuda:{i}" for i in range(torch.cuda.device_count()))]
     if torch.backends.mps.is_available():
         here.append("mps")
+    if name == "auto":
+        name = next(fastest for fastest in ("cuda", "mps", "cpu") if fastest in here)
     if name not in here:
         raise ConfigError(f"agent.device={name}: not on this machine, which has {', '.join(here)}")
     return torch.device(name)
 
 
-def default_device() -> torch.device:
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-
-def load_model(place: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> Model:
+def load_model(place: str | Path, device: torch.device | str | None = None, dtype: torch.dtype | None = None) -> QwenVL:
     """The weights alone, every one of them checked."""
     folder = find_checkpoint(place)
-    _check_config(folder)
-    _check_files(folder)
-    device = default_device() if device is None else torch.device(device)
+    config, files = _read_config(folder), _weight_files(folder)
+    device = find_device() if device is None else torch.device(device)
     if dtype is None:
         # A small model gains nothing from bf16, which also crashes on some virtual CPUs.
-        large = sum(file.stat().st_size for file in folder.glob("*.safetensors")) > LARGE
+        large = sum(file.stat().st_size for file in files) > LARGE
         dtype = torch.bfloat16 if device.type == "cuda" and large else torch.float32
-    try:
-        with _quiet():  # what it would warn of is an error here
-            loaded: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained(
-                folder, dtype=dtype, local_files_only=True, output_loading_info=True, ignore_mismatched_sizes=True
-            )
-    except Exception as error:  # safetensors, json and transformers each raise their own kinds, down to bare Exception
-        raise ConfigError(f"model={folder}: cannot be loaded: {_first_line(error)}") from error
-    model, info = loaded
-    _check_weights(folder, model, info)
-    return model.to(device).eval().requires_grad_(False)
+    with torch.device("meta"):  # no memory yet, and no random numbers that would be overwritten
+        model = QwenVL(config)
+    model = model.to(dtype).to_empty(device=device).eval().requires_grad_(False)
+    model.tie()
+    _fill(folder, model, files)
+    return model
 
 
-def save_model(model: Model, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
+def save_model(model: QwenVL, folder: Path, weights: dict[str, torch.Tensor] | None = None) -> None:
     """Write config and weights as `load_model` takes them. `weights`: these in place of the model's own."""
-    with _quiet():
-        model.save_pretrained(folder, max_shard_size=SHARD, state_dict=weights)
+    from huggingface_hub import save_torch_state_dict
+
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [ARCHITECTURE], model.lm_head.weight.dtype
+    config.save_pretrained(folder)
+    weights = dict(model.state_dict() if weights is None else weights)
+    if config.tie_word_embeddings:
+        del weights["lm_head.weight"]
+    old = {"model.visual.": "visual.", "model.language_model.": "model."}  # names that every reader of files knows
+    renamed = {re.sub("|".join(old), lambda prefix: old[prefix[0]], name): weight for name, weight in weights.items()}
+    save_torch_state_dict(dict(sorted(renamed.items())), folder, max_shard_size=SHARD)
     # safetensors makes its files readable for their owner alone; who may read the others may read these.
     mode = stat.S_IMODE((folder / "config.json").stat().st_mode)
     for file in folder.glob("*.safetensors"):
@@ -175,71 +174,80 @@ def own_prompt(place: str | Path) -> Path | None:
     return own if own.is_file() else None
 
 
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """No progress bars and no warnings of transformers'."""
-    bars, level = _logging.is_progress_bar_enabled(), _logging.get_verbosity()
-    _logging.disable_progress_bar()
-    _logging.set_verbosity_error()
-    try:
-        yield
-    finally:
-        _logging.set_verbosity(level)
-        if bars:
-            _logging.enable_progress_bar()
-
-
-def _check_config(folder: Path) -> None:
-    config = _read_json(folder / "config.json", f"model={folder}: not a checkpoint")
-    family = config.get("model_type")
+def _read_config(folder: Path) -> Any:
+    raw = _read_json(folder / "config.json")
+    family = raw.get("model_type")
     if family != FAMILY:
         raise ConfigError(f"model={folder}: a checkpoint of the family {family}; only {FAMILY} can be used")
-    if not config.get("vision_config"):
+    if not raw.get("vision_config"):
         raise ConfigError(f"model={folder}: its config.json describes no vision tower (no vision_config)")
     try:
-        text = Qwen2_5_VLConfig.from_pretrained(folder, local_files_only=True).get_text_config()
+        config: Any = Qwen2_5_VLConfig.from_pretrained(folder, local_files_only=True)
     except Exception as error:
         raise ConfigError(f"model={folder}: its config.json cannot be used: {_first_line(error)}") from error
-    if "sliding_attention" in text.layer_types:
-        raise ConfigError(f"model={folder}: uses sliding-window attention, which is not supported")
+    text, vision = config.text_config, config.vision_config
+    unusual = {
+        "sliding-window attention": "sliding_attention" in text.layer_types,
+        "scaled rotary positions": text.rope_parameters["rope_type"] != "default",
+        "another activation than silu": {text.hidden_act, vision.hidden_act} != {"silu"},
+    }
+    for what, used in unusual.items():
+        if used:
+            raise ConfigError(f"model={folder}: uses {what}, which is not supported")
+    return config
 
 
-def _check_files(folder: Path) -> None:
+def _weight_files(folder: Path) -> list[Path]:
     """Every file that the index names, or the one file of an unsharded checkpoint."""
-    index = folder / "model.safetensors.index.json"
+    index, names = folder / "model.safetensors.index.json", {"model.safetensors"}
     if index.exists():
-        names = set(_read_json(index, f"model={folder}: not a checkpoint").get("weight_map", {}).values())
-    else:
-        names = {"model.safetensors"}
+        names = set(_read_json(index).get("weight_map", {}).values())
     if missing := sorted(name for name in names if not (folder / name).exists()):
         raise ConfigError(f"model={folder}: {len(missing)} of {len(names)} files of weights missing: {missing[0]}")
+    return [folder / name for name in sorted(names)]
 
 
-def _check_weights(folder: Path, model: Model, info: dict[str, Any]) -> None:
-    # Weights that the checkpoint shares with others (a tied head) are not missing.
-    tied = {"lm_head.weight"} if model.config.tie_word_embeddings else set()
-    missing = sorted(set(info["missing_keys"]) - tied)
-    if {name for name, _ in model.named_parameters() if ".visual." in name} <= set(missing):
+@torch.no_grad()
+def _fill(folder: Path, model: QwenVL, files: Iterable[Path]) -> None:
+    """Copy the weights into a model, one by one."""
+    missing = dict(model.named_parameters())  # without a tied head
+    tower = {name for name in missing if ".visual." in name}
+    for name, value in _weights(folder, files):
+        if (weight := missing.pop(name, None)) is None:
+            continue
+        if value.shape != weight.shape:
+            shapes = f"is {tuple(value.shape)}, by config.json it should be {tuple(weight.shape)}"
+            raise ConfigError(f"model={folder}: {name} {shapes}")
+        if not torch.isfinite(weight.copy_(value)).all():
+            raise ConfigError(f"model={folder}: {name} holds values that are not finite (NaN or infinity)")
+    if tower <= missing.keys():
         raise ConfigError(f"model={folder}: has no weights of a vision tower")
     if missing:
-        raise ConfigError(f"model={folder}: {len(missing)} weights missing, {missing[0]} the first of them")
-    if info["mismatched_keys"]:
-        name, found, wanted = sorted(info["mismatched_keys"])[0]
-        raise ConfigError(f"model={folder}: {name} is {tuple(found)}, by config.json it should be {tuple(wanted)}")
-    for name, weight in model.named_parameters():
-        if not torch.isfinite(weight).all():
-            raise ConfigError(f"model={folder}: {name} holds values that are not finite (NaN or infinity)")
+        raise ConfigError(f"model={folder}: {len(missing)} weights missing, {min(missing)} the first of them")
 
 
-def _read_json(path: Path, what: str) -> dict[str, Any]:
+def _weights(folder: Path, files: Iterable[Path]) -> Iterator[tuple[str, torch.Tensor]]:
+    """What the files hold, under the names that it has in the model."""
+    try:
+        for file in files:
+            with safe_open(file, "pt") as tensors:
+                for key in tensors.keys():  # noqa: SIM118
+                    name = re.sub(r"^model\.(?!language_model\.|visual\.)", "model.language_model.", key)
+                    yield re.sub(r"^visual\.", "model.visual.", name), tensors.get_tensor(key)
+    except (OSError, SafetensorError) as error:
+        raise ConfigError(f"model={folder}: cannot be loaded: {_first_line(error)}") from error
+
+
+def _read_json(path: Path) -> dict[str, Any]:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise ConfigError(f"{what}: it has no {path.name}") from None
+        raise ConfigError(f"model={path.parent}: not a checkpoint: it has no {path.name}") from None
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{what}: {path.name} cannot be read: {_first_line(error)}") from error
+        reason = f"{path.name} cannot be read: {_first_line(error)}"
+        raise ConfigError(f"model={path.parent}: not a checkpoint: {reason}") from error
     if not isinstance(data, dict):
-        raise ConfigError(f"{what}: {path.name} is not a JSON object")
+        raise ConfigError(f"model={path.parent}: not a checkpoint: {path.name} is not a JSON object")
     return data
 
 

@@ -14,15 +14,15 @@ import threading
 from collections import OrderedDict
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
 from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor
 
 from arpo.beside import large
-from arpo.engines.images import encode, image_tokens, resized
 from arpo.images import Pixels, decode
+from arpo.model.images import image_tokens, resized
+from arpo.model.vision import Tower
 from arpo.types import Observation
 
 REMEMBERED = 512 * 2**20  # bytes
@@ -34,8 +34,8 @@ BATCH = {"cpu": 1, "cuda": 40_000, "mps": 4_000}
 class Screens:
     """The tower's tokens for screenshots, by the hash of their pixels. Any thread may ask."""
 
-    def __init__(self, tower: Any, device: torch.device) -> None:
-        self._tower, self._device = tower, device
+    def __init__(self, tower: Tower) -> None:
+        self._tower = tower
         self._known: OrderedDict[str, Tensor] = OrderedDict()
         self._bytes = 0
         self._lock = threading.Lock()  # of what is remembered; never held for long
@@ -56,26 +56,27 @@ class Screens:
         """Tokens x hidden for each hash. One that cannot be decoded, or is not of its stated size, is left out."""
         wanted = {one.hash: one for one in screenshots}
         with self._lock:
-            found = {name: self._known[name] for name in wanted if name in self._known}
+            features = {name: self._known[name] for name in wanted if name in self._known}
+        device = next(self._tower.parameters()).device
         by_size: dict[tuple[int, int], list[tuple[str, Pixels]]] = {}
         for name, one in wanted.items():
-            if name in found:
+            if name in features:
                 continue
             begun = self._decoding.get(name)
             if (pixels := _pixels(one) if begun is None else begun.result()) is not None:
                 by_size.setdefault((one.width, one.height), []).append((name, pixels))
         for size, group in by_size.items():
-            at_once = max(1, BATCH[self._device.type] // image_tokens(*size))
+            at_once = max(1, BATCH[device.type] // image_tokens(*size))
             for start in range(0, len(group), at_once):
                 part = group[start : start + at_once]
-                images = torch.stack([torch.from_numpy(pixels) for _, pixels in part]).to(self._device)
-                # Not in inference mode: what `encode` computes once a grid is kept, and a learner may need it later.
+                images = torch.stack([torch.from_numpy(pixels) for _, pixels in part]).to(device)
+                # Not in inference mode: these tokens are kept, and a learner may need them later.
                 with torch.inference_mode(False), torch.no_grad():
-                    tokens = encode(self._tower, images)
-                found |= zip((name for name, _ in part), tokens.unbind(), strict=True)
+                    tokens = self._tower(images)
+                features |= zip((name for name, _ in part), tokens.unbind(), strict=True)
         with self._lock:
-            self._remember(found)
-        return found
+            self._remember(features)
+        return features
 
     def forget(self) -> None:
         """After a change of the weights."""
@@ -83,8 +84,8 @@ class Screens:
             self._known.clear()
             self._bytes = 0
 
-    def _remember(self, found: dict[str, Tensor]) -> None:
-        for name, tokens in found.items():
+    def _remember(self, features: dict[str, Tensor]) -> None:
+        for name, tokens in features.items():
             if name in self._known:
                 self._known.move_to_end(name)
             else:

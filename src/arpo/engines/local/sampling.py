@@ -1,4 +1,4 @@
-"""Drawing tokens: each row by its own settings and its own random numbers, whatever else is in the batch.
+"""Sampling tokens: each row by its own settings and its own random numbers, whatever else is in the batch.
 
 A reply's random numbers come from a stream that is named by what was asked: the seed, the ids and the screenshots of
 its prompt. So a turn is a function of (weights, prompt, sampling, seed) and of nothing else: not of the turns before,
@@ -35,7 +35,7 @@ def stream(seed: int, prompt: Prompt, n: int) -> list[float]:
     return (bits / 2**32).tolist()
 
 
-def draw(scores: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
+def sample(scores: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float]) -> tuple[list[int], list[float]]:
     """A token and its log-probability for each row of scores, B x vocabulary, minus infinity where banned."""
     if scores.device.type == "mps":
         scores = scores.cpu()  # a Mac's GPU has no doubles
@@ -51,15 +51,15 @@ def draw(scores: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[float
         if kind == "greedy":
             # A row of NaNs has an argmax too; carry the NaN on, so that the caller sees it.
             best = part.max(dim=-1)
-            found = best.indices, best.values - best.values
+            chosen = best.indices, best.values - best.values
         else:
             heat = part.new_tensor([[samplings[row].temperature] for row in rows])
             u = torch.tensor([[uniforms[row]] for row in rows], dtype=torch.float64, device=part.device)
             if kind == "plain":
-                found = _plain(part / heat, u)
+                chosen = _plain(part / heat, u)
             else:
-                found = _nucleus(part / heat, u, part.new_tensor([[samplings[row].top_p] for row in rows]))
-        for row, token, logprob in zip(rows, found[0].tolist(), found[1].tolist(), strict=True):
+                chosen = _nucleus(part / heat, u, part.new_tensor([[samplings[row].top_p] for row in rows]))
+        for row, token, logprob in zip(rows, chosen[0].tolist(), chosen[1].tolist(), strict=True):
             tokens[row], logprobs[row] = token, logprob
     return tokens, logprobs
 

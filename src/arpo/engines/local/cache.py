@@ -13,8 +13,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 
-from arpo.engines.qwen import Attend, Model
 from arpo.errors import EngineError
+from arpo.model.qwen import Attend, QwenVL
 
 FIRST_CAPACITY = 1024  # tokens a row to begin with; doubled as contexts grow
 ALIGN = 64  # lengths are rounded up to this: kernels for masked attention want aligned rows
@@ -25,25 +25,23 @@ class OutOfMemory(EngineError):
 
 
 class Cache:
-    """One tensor of keys and one of values a layer: rows x kv_heads x capacity x dim, grown when needed."""
+    """One tensor a layer, keys and values x rows x kv_heads x capacity x dim, grown when needed."""
 
-    def __init__(self, model: Model, most_rows: int, most_tokens: int) -> None:
+    def __init__(self, model: QwenVL, most_rows: int, most_tokens: int) -> None:
         text, weight = model.config.text_config, model.lm_head.weight
         self._shape: tuple[int, int] = (text.num_key_value_heads, text.hidden_size // text.num_attention_heads)
-        self._dtype: torch.dtype = weight.dtype
-        self._device: torch.device = weight.device
+        self._dtype, self._device = weight.dtype, weight.device
         self._most_rows, self._most_tokens = most_rows, most_tokens
-        self._keys = [self._empty(0, 0) for _ in range(text.num_hidden_layers)]
-        self._values = [self._empty(0, 0) for _ in range(text.num_hidden_layers)]
+        self._layers = [self._empty(0, 0) for _ in range(text.num_hidden_layers)]
 
     @property
     def rows(self) -> int:
-        return self._keys[0].shape[0]
+        return self._layers[0].shape[1]
 
     @property
     def capacity(self) -> int:
         """Tokens that a row has room for."""
-        return self._keys[0].shape[2]
+        return self._layers[0].shape[3]
 
     def reserve(self, rows: int, length: int) -> None:
         """Make room for so many rows of so many tokens; at least double what there is, up to the most allowed.
@@ -67,28 +65,25 @@ class Cache:
 
     def clear(self) -> None:
         """Give all of it back."""
-        for tensors in (self._keys, self._values):
-            tensors[:] = [self._empty(0, 0) for _ in tensors]
+        self._layers = [self._empty(0, 0) for _ in self._layers]
 
     def _grow(self, rows: int, length: int) -> None:
         have_rows, have_tokens = self.rows, self.capacity
         try:
-            for tensors in (self._keys, self._values):  # a layer at a time: old and new never exist as a whole
-                for i, old in enumerate(tensors):
-                    tensors[i] = self._empty(rows, length)
-                    tensors[i][:have_rows, :, :have_tokens] = old
+            for i, old in enumerate(self._layers):  # one at a time: old and new never exist as a whole
+                self._layers[i] = self._empty(rows, length)
+                self._layers[i][:, :have_rows, :, :have_tokens] = old
         except (RuntimeError, MemoryError) as error:
             if not _no_memory(error):
                 raise
-            for tensors in (self._keys, self._values):  # layers of two sizes would fail every later turn
-                for i in range(len(tensors)):
-                    tensors[i] = _smaller(tensors[i], have_rows, have_tokens)
+            for i, grown in enumerate(self._layers):  # layers of two sizes would fail every later turn
+                self._layers[i] = _smaller(grown, have_rows, have_tokens)
             raise OutOfMemory(f"no memory for a cache of {rows} x {length} tokens") from error
 
     def copy(self, source: int, target: int, length: int) -> None:
         """Give a row the first tokens of another."""
-        for tensor in (*self._keys, *self._values):
-            tensor[target, :, :length] = tensor[source, :, :length]
+        for layer in self._layers:
+            layer[:, target, :, :length] = layer[:, source, :, :length]
 
     def extend(self, row: int, start: int, n: int) -> Attend:
         """Attention for n new tokens of one sequence that go to the places from `start` on.
@@ -103,7 +98,7 @@ class Cache:
             mask = torch.full((n, end), float("-inf"), dtype=self._dtype, device=self._device).triu_(start + 1)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._keys[layer][row], self._values[layer][row]
+            keys, values = self._layers[layer][:, row]
             keys[:, start:end], values[:, start:end] = k.transpose(0, 1), v.transpose(0, 1)
             mixed = F.scaled_dot_product_attention(
                 q.transpose(0, 1)[None],
@@ -131,7 +126,7 @@ class Cache:
         dense = span == len(rows)
 
         def attend(layer: int, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-            keys, values = self._keys[layer], self._values[layer]
+            keys, values = self._layers[layer]
             keys[row, :, place], values[row, :, place] = k, v
             queries = q if dense else q.new_zeros(span, *q.shape[1:]).index_copy_(0, row - low, q)
             mixed = F.scaled_dot_product_attention(
@@ -147,7 +142,7 @@ class Cache:
     def _empty(self, rows: int, capacity: int) -> Tensor:
         # Zeros, not whatever lies there: a masked place still enters the sums, with weight 0, and 0 times NaN is NaN.
         kv_heads, dim = self._shape
-        return torch.zeros(rows, kv_heads, capacity, dim, dtype=self._dtype, device=self._device)
+        return torch.zeros(2, rows, kv_heads, capacity, dim, dtype=self._dtype, device=self._device)
 
 
 def _aligned(length: int) -> int:
@@ -156,7 +151,7 @@ def _aligned(length: int) -> int:
 
 def _smaller(grown: Tensor, rows: int, tokens: int) -> Tensor:
     """The beginning of a tensor, so that the rest is given back where there is memory for the copy."""
-    kept = grown[:rows, :, :tokens]
+    kept = grown[:, :rows, :, :tokens]
     try:
         return kept if kept.shape == grown.shape else kept.clone()
     except (RuntimeError, MemoryError) as error:

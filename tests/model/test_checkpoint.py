@@ -12,16 +12,15 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from arpo.config import AgentConfig
-from arpo.engines.checkpoint import (
-    default_device,
+from arpo.engines.local.screens import BATCH
+from arpo.errors import ConfigError
+from arpo.model.checkpoint import (
     find_device,
     load_checkpoint,
     load_configured,
     load_model,
     save_model,
 )
-from arpo.engines.screens import BATCH
-from arpo.errors import ConfigError
 from arpo.teaching.tiny import make_tokenizer, save_tokenizer
 
 
@@ -177,7 +176,7 @@ def test_a_gpu_is_used_where_there_is_one_and_a_macs_too(monkeypatch: pytest.Mon
     for cuda, mps, found in ((True, False, "cuda"), (False, True, "mps"), (False, False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda cuda=cuda: cuda)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda mps=mps: mps)
-        assert default_device().type == find_device("auto").type == found
+        assert find_device().type == find_device("auto").type == found
         assert BATCH[found] > 0
 
 
