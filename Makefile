@@ -41,8 +41,10 @@ test-heavy: install desktop
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m heavy
 
 # Not part of `make test`: Python 3.11 traces line by line, which takes some tests twice their time (docs/log.md).
+# Processes that tests kill leave damaged files, one each: coverage warns of them and goes on.
 coverage: install desktop
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not heavy" --cov --cov-report=term
+	@rm -f .coverage.*
 
 lint: install
 	$(BIN)/ruff check .
@@ -90,5 +92,5 @@ constraints:
 	  $(BIN)/pip freeze --all --exclude pip --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp && mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf .venv $(DEMO) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage
+	rm -rf .venv $(DEMO) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@rmdir demo 2>/dev/null || true
