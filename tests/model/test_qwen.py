@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from arpo.envs.images import decode
 from torch import Tensor
 
 from arpo.engines.base import Prompt
+from arpo.images import decode
 from arpo.model.checkpoint import Checkpoint, load_checkpoint
 from arpo.model.images import image_grid, resized
 from arpo.model.layout import Layout, lay_out

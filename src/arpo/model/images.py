@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from arpo.envs.images import Pixels
+from arpo.images import Pixels
 from arpo.resize import FACTOR, MERGE, PATCH, smart_resize
 
 MEAN = (0.48145466, 0.4578275, 0.40821073)
