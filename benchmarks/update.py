@@ -30,6 +30,7 @@ from arpo.envs.pocket.env import PocketEnv
 from arpo.model.vision import Tower
 from arpo.runs.store import Run
 from arpo.training.checkpoint import Checkpoints
+from arpo.training.base import Update
 from arpo.training.command import run_training
 from arpo.training.learner import LocalLearner
 
@@ -108,7 +109,7 @@ def main() -> None:
         watch.seconds.clear()
         log(self, metrics)
 
-    def update_too(*args: Any) -> dict[str, float]:
+    def update_too(*args: Any) -> Update:
         last[:] = args
         return update(*args)
 
