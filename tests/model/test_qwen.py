@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
+import plain
 from arpo.engines.base import Prompt
 from arpo.images import decode
 from arpo.model.checkpoint import Checkpoint, load_checkpoint
 from arpo.model.images import image_grid, resized
 from arpo.model.layout import Layout, lay_out
 from arpo.model.qwen import banned_ids
-from engines import plain
 
 SIZES = [(112, 84), (84, 112), (56, 56), (200, 90)]
 

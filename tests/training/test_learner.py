@@ -17,7 +17,7 @@ import torch
 from guesser import make_guesser, rollouts_of, settings
 from torch import Tensor
 
-from algorithms.attempts import group
+import plain
 from arpo.algorithms.base import Credit, make_algorithm
 from arpo.algorithms.grpo import Grpo, for_every_token
 from arpo.config import Config
@@ -35,7 +35,7 @@ from arpo.training.base import Batch, LearnerError, NotFinite
 from arpo.training.learner import LocalLearner
 from arpo.training.samples import to_batches, to_samples
 from arpo.types import Group, Observation, Sample
-from engines import plain
+from attempts import group
 
 FREE = settings({"group": 3}, rollout_tasks=4, grad_clip=1e9)  # the gradient as it is
 WATCHED = (  # weights of all kinds whose gradients are compared
