@@ -403,7 +403,7 @@ def test_a_frozen_tower_stays_as_it_is_and_another_moves(
     guesser_folder: Path, checkpoint: Checkpoint, played: Played, frozen: bool
 ) -> None:
     learner = pupil(checkpoint, played, changed(freeze_vision=frozen, weight_decay=0.1))
-    learner._screens = Screens(learner.model.model.visual, torch.device("cpu"))  # its own tower looks, frozen or not
+    learner._screens = Screens(learner.model.model.visual)  # its own tower looks, frozen or not
     learner.learn(steps(*played.samples))
     before = load_checkpoint(guesser_folder, "cpu").model.model.visual.state_dict()
     same = [torch.equal(before[name], weight) for name, weight in checkpoint.model.model.visual.state_dict().items()]
@@ -424,7 +424,7 @@ def test_each_batch_that_holds_something_is_one_step_and_an_update_one_version(
     assert (learner._steps, learner.version) == (2, 1)
     before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
     assert learner.learn(steps([], [])) == {"optimizer_steps": 0, "learned_tokens": 0}
-    assert (learner.steps, learner.version) == (2, 2)
+    assert (learner._steps, learner.version) == (2, 2)
     assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
 
 
