@@ -16,10 +16,10 @@ from arpo.agent.player import AgentFor, Player
 from arpo.config import Config, to_yaml
 from arpo.engines.scripted import LOOK_BEHIND
 from arpo.envs.base import make, settings_of
+from arpo.envs.pictures import from_trajectory, save_animation
 from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.agents import find_judged
-from arpo.evaluation.examples import save_examples
 from arpo.evaluation.run import Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
@@ -53,7 +53,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         run.pin("model", identity)
         evaluation = _evaluate(config, agent_for, tasks, run)
         if pictures is not None:
-            save_examples(run, tasks, pictures)
+            _save_examples(run, tasks, pictures)
         return evaluation
 
 
@@ -71,6 +71,16 @@ def _evaluate(config: Config, agent_for: AgentFor, tasks: list[Task], run: Run) 
         except KeyboardInterrupt:
             console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
             raise
+
+
+def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
+    """Write success.gif and failure.gif, the longest of each kind, as far as there is one."""
+    by_id = {task.id: task for task in tasks}
+    for name, solved in (("success", True), ("failure", False)):
+        kind = [s for s in run.summaries(source="evaluation") if s.score is not None and (s.score == 1.0) == solved]
+        if kind:
+            longest = run.trajectory(max(kind, key=lambda summary: summary.n_steps).id)
+            save_animation(from_trajectory(by_id[longest.task_id], longest, run.image), folder / f"{name}.gif")
 
 
 @contextlib.contextmanager
