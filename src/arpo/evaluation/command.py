@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +22,7 @@ from arpo.evaluation.run import Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
 from arpo.runs.settings import same_settings
-from arpo.runs.store import Run, folder_name
+from arpo.runs.store import Run, new_folder
 from arpo.tasks.kept import same_tasks
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
@@ -59,18 +57,16 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
 
 def _evaluate(config: Config, agent_for: AgentFor, tasks: list[Task], run: Run) -> Evaluation:
     console = Console(stderr=True, highlight=False)
-    with counted_trials(console, "evaluating", config.eval.trials * len(tasks)) as advance:
 
-        async def work() -> Evaluation:
-            async with make_pool(config.env, config.eval.n_envs) as pool:
-                player = Player(pool, run)
-                return await evaluate(agent_for, tasks, config.eval, player, run, seed=config.seed, on_trial=advance)
+    async def work() -> Evaluation:
+        async with make_pool(config.env, config.eval.n_envs) as pool:
+            return await evaluate_shown(console, "evaluating", agent_for, tasks, config, Player(pool, run), run)
 
-        try:
-            return run_async(work())
-        except KeyboardInterrupt:
-            console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
-            raise
+    try:
+        return run_async(work())
+    except KeyboardInterrupt:
+        console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
+        raise
 
 
 def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
@@ -83,24 +79,32 @@ def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
             save_animation(from_trajectory(by_id[longest.task_id], longest, run.image), folder / f"{name}.gif")
 
 
-@contextlib.contextmanager
-def counted_trials(console: Console, what: str, total: int) -> Iterator[Callable[[Trial], None]]:
-    """Shows how far an evaluation is. Gives what is to be called with each trial."""
+async def evaluate_shown(
+    console: Console,
+    what: str,
+    agent_for: AgentFor,
+    tasks: Sequence[Task],
+    config: Config,
+    player: Player,
+    run: Run,
+    update: int = 0,
+) -> Evaluation:
+    """As `evaluate`; shows how far it is."""
     scores: list[float] = []
-    with counted(console, what, total) as advance:
+    with counted(console, what, config.eval.trials * len(tasks)) as advance:
 
-        def on_trial(trial: Trial) -> None:
+        def show(trial: Trial) -> None:
             if trial.score is not None:
                 scores.append(trial.score)
             advance(f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet")
 
-        yield on_trial
+        settings, seed = config.eval, config.seed
+        return await evaluate(agent_for, tasks, settings, player, run, seed=seed, update=update, on_trial=show)
 
 
 def default_folder(model: str, tasks: str) -> Path:
-    """A new folder every second: what was evaluated under the same name yesterday may be another model by now."""
-    name, source = (folder_name(Path(part).stem or "model") for part in (model, tasks))
-    return Path("runs") / f"eval-{name}-{source}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """A new one: what was evaluated under the same name yesterday may be another model by now."""
+    return new_folder("eval", *(Path(part).stem or "model" for part in (model, tasks)))
 
 
 def as_json(evaluation: Evaluation, model: str, folder: Path) -> dict[str, Any]:

@@ -28,6 +28,7 @@ import os
 import re
 import shutil
 import sqlite3
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -341,3 +342,8 @@ def write_whole(path: Path, text: str) -> None:
 def folder_name(text: str) -> str:
     """The text as a part of a folder's name: without slashes, colons and spaces."""
     return re.sub(r"[^\w.+=-]+", "-", text)
+
+
+def new_folder(*names: str) -> Path:
+    """A folder under runs/ that is another every second."""
+    return Path("runs") / "-".join([*map(folder_name, names), time.strftime("%Y%m%d-%H%M%S")])
