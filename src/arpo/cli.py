@@ -18,8 +18,10 @@ import typer
 from arpo import __version__
 from arpo.arguments import DryRunOption, JsonOption, RunDirOption, Settings, configured, show
 from arpo.bench.cli import app as bench_app
+from arpo.bench.cli import compare
 from arpo.envs.cli import app as envs_app
-from arpo.errors import ArpoError, ConfigError
+from arpo.errors import ArpoError
+from arpo.teaching.cli import pretrain
 
 # Plain help texts: a line that holds only \b keeps the paragraph after it as it is written, as in the examples.
 app = typer.Typer(
@@ -174,67 +176,8 @@ def train(
     run_training(config, own)
 
 
-@app.command()
-def compare(
-    out: Annotated[Path, typer.Option(help="The folder of all runs, of the table and of the plot.")],
-    settings: Settings = None,
-    algorithms: Annotated[
-        str, typer.Option(help="Methods, with changed settings after colons; differences are to the first.")
-    ] = "grpo,arpo,arpo+",
-    seeds: Annotated[int, typer.Option(help="Runs of each method, with the seeds from `seed` on.")] = 5,
-    jobs: Annotated[int, typer.Option(help="Runs at a time; they share the cores.")] = 1,
-) -> None:
-    """By how much each method helps: methods x seeds under the same budget, train.env_steps.
-
-    Killed, or to have more seeds or methods? The same command goes on with what is there.
-
-    \b
-    Examples:
-      arpo compare pocket-compare --out runs/compare
-      arpo compare pocket-compare --algorithms grpo,dapo --seeds 3 --jobs 2 --out runs/compare
-      arpo compare --algorithms arpo+,arpo+:replay_spares=false train.env_steps=9000 --out runs/ablation
-    """
-    import shlex
-
-    from arpo.bench.compare import methods_of, run_comparison
-    from arpo.config import at_least, split_settings
-
-    at_least(1, seeds=seeds, jobs=jobs)
-    source, overrides = split_settings(settings or [])
-    methods = methods_of(source or "pocket-compare", overrides, algorithms)
-    print(run_comparison(methods, seeds, out, jobs, shlex.join(["arpo", *sys.argv[1:]])))
-    print(f"Everything is in {out}; look at {out / 'curves.png'}")
-
-
-@app.command()
-def pretrain(
-    out: Annotated[Path, typer.Argument(help="The folder of the checkpoint.")],
-    seconds: Annotated[float, typer.Option(help="How long to train.")] = 600.0,
-    start: Annotated[Path | None, typer.Option(help="A checkpoint of an earlier run to go on from.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes that make lessons.")] = 1,
-    screens: Annotated[int, typer.Option(help="Screenshots of one batch.")] = 24,
-    lr: Annotated[float, typer.Option(help="The learning rate after the warm-up …")] = 1e-3,
-    end_lr: Annotated[float, typer.Option(help="… and at the end.")] = 0.0,
-    seed: Annotated[int, typer.Option(help="Of the weights and the lessons.")] = 0,
-) -> None:
-    """Make a small agent that reads the pocket desktop and imitates its experts.
-
-    Every half minute a line: the shares of words that visual tokens read, of places that it points to and of whole
-    replies that are right, on instances that are never taught; every two minutes the success of whole episodes. All of
-    it and more goes to metrics.jsonl.
-
-    \b
-    Examples:
-      arpo pretrain runs/base --seconds 600                          on a laptop, a taste
-      arpo pretrain runs/base --workers 15 --screens 192 --lr 1.5e-3      on a GPU
-      arpo pretrain runs/more --start runs/base --seconds 300        goes on
-    """
-    from arpo.teaching.pretrain import Pretraining
-    from arpo.teaching.pretrain import pretrain as run
-
-    if seconds <= 0:
-        raise ConfigError(f"seconds={seconds:g}: must be more than 0")
-    run(Pretraining(out, seconds, start, workers=workers, screens=screens, lr=lr, end_lr=end_lr, seed=seed))
+app.command()(compare)
+app.command()(pretrain)
 
 
 @app.command()

@@ -2,12 +2,8 @@
 
     load_config("pocket", ["env.size=640x400", "seed=3"])      a preset of the package, two values changed
     load_config("mine.yaml", [])                               a file with the same keys; what it leaves out is default
+    load_config(None, ["env.sise=448x280"])                    ConfigError: unknown key; did you mean env.size?
     print(to_yaml(config))                                     everything resolved, with each field's meaning
-
-A wrong key or value is always answered with the key, the value and what would be allowed:
-
-    env.sise=448x280: unknown key; did you mean env.size?
-    seed=soon: must be a whole number
 
 Nothing is coerced (`seed="3"` is text, not a number): what a file says is what it means.
 """
@@ -15,7 +11,7 @@ Nothing is coerced (`seed="3"` is text, not a number): what a file says is what 
 import difflib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -32,8 +28,8 @@ from arpo.registry import Registry
 
 
 def _size(value: object) -> tuple[int, int]:
-    if isinstance(value, str) and (match := re.fullmatch(r"(\d{1,5})x(\d{1,5})", value)):
-        value = [int(match[1]), int(match[2])]
+    if isinstance(value, str) and (sides := re.fullmatch(r"(\d{1,5})x(\d{1,5})", value)):
+        value = [int(sides[1]), int(sides[2])]
     match value:
         case [int(width), int(height)] if width > 0 and height > 0 and bool not in (type(width), type(height)):
             return width, height
@@ -75,9 +71,7 @@ class EnvConfig(Section):
     size: Size = _setting((448, 280), "the screen, WIDTHxHEIGHT in pixels")
     workers: int = _setting(0, "processes for environments, one in each; 0: all in this one; changes no result", ge=0)
     files: str | None = _setting(None, "of desktop: a folder with the files of OSWorld's tasks, or a mirror's address")
-    osworld_python: str | None = _setting(
-        None, "the interpreter of OSWorld's client: osworld needs it, desktop for checkers that arpo has not got"
-    )
+    osworld_python: str | None = _setting(None, "the Python of OSWorld's client: for osworld, and checkers arpo lacks")
     osworld_image: str = _setting("happysixd/osworld-docker", "of osworld: the Docker image of a machine", min_length=1)
     osworld_disk: str | None = _setting(None, "of osworld: the .qcow2 to boot from; null: an own image brings one")
     reset_s: float = _setting(120.0, "a worker's limit for its start and for setting up a task", gt=0)
@@ -132,12 +126,7 @@ class AlgorithmConfig(Section):
     group: int = _setting(8, "episodes of a task that are compared with each other", ge=1)
     std: Literal["population", "sample"] = _setting("population", "which standard deviation divides advantages")
     format_reward: float = _setting(-1.0, "added to the score of an episode with a reply that was no action", le=0)
-    solved: float = _setting(
-        1.0,
-        "the score from which on a task counts as solved: what replay keeps, and what `arpo select` counts",
-        gt=0,
-        le=1,
-    )
+    solved: float = _setting(1.0, "the score of a solved task: what replay keeps, `arpo select` counts", gt=0, le=1)
     clip_low: float = _setting(0.2, "how far below 1 the probability ratio may count", gt=0, lt=1)
     clip_high: float = _setting(0.3, "how far above 1 it may count", gt=0)
     dual_clip: float | None = _setting(None, "bound on the ratio where the advantage is negative; null: none", gt=1)
@@ -148,21 +137,11 @@ class AlgorithmConfig(Section):
     redraw: int = _setting(0, "how often tasks whose group has equal rewards are replaced by others", ge=0)
     replay: bool = _setting(False, "give groups that failed as a whole a stored success")
     replay_size: int = _setting(8, "successes kept of each task, the newest", ge=1)
-    replay_tau: float | None = _setting(
-        None, "successes of age a, in updates, are drawn in proportion to exp(-a/tau); null: alike", gt=0
-    )
-    replay_truncate: float | None = _setting(
-        None, "bound on the importance weight of replayed tokens; null: no correction", ge=1
-    )
-    replay_reject: float | None = _setting(
-        None, "a replayed sequence is dropped where its mean ratio is beyond this or its inverse", gt=1
-    )
+    replay_tau: float | None = _setting(None, "a success that is a updates old counts exp(-a/tau); null: 1", gt=0)
+    replay_truncate: float | None = _setting(None, "bound on importance weights of replayed tokens; null: all 1", ge=1)
+    replay_reject: float | None = _setting(None, "drop replayed sequences whose mean ratio is beyond it or 1/it", gt=1)
     replay_spares: bool = _setting(False, "the failures that a replayed success joins are not pushed down by it")
-    lag_truncate: float | None = _setting(
-        2.0,
-        "bound on the importance weight of tokens that an older policy sampled (train.lag); null: no correction",
-        ge=1,
-    )
+    lag_truncate: float | None = _setting(2.0, "the same for tokens of older policies (train.lag); null: all 1", ge=1)
 
     @pydantic.model_validator(mode="before")
     @classmethod
@@ -318,27 +297,21 @@ def at_least(least: int, **numbers: int) -> None:
             raise ConfigError(f"{name}={value}: must be at least {least}")
 
 
-def to_yaml(config: Config) -> str:
+def to_yaml(config: Section, indent: str = "") -> str:
     """The configuration as a YAML file that loads again to the same, each field with its meaning as a comment."""
-    return "\n".join(_yaml_lines(config)) + "\n"
-
-
-def _yaml_lines(section: Section, indent: str = "") -> Iterator[str]:
-    plain = section.model_dump(mode="json")
-    for name, field in type(section).model_fields.items():
-        if isinstance(inner := getattr(section, name), Section):
-            yield f"{indent}{name}:  # {field.description}"
-            yield from _yaml_lines(inner, indent + "  ")
-        else:
-            yield f"{indent}{name}: {_dumped(plain[name])}  # {field.description}"
+    text, plain = "", config.model_dump(mode="json")
+    for name, field in type(config).model_fields.items():
+        inner = getattr(config, name)
+        value = "" if isinstance(inner, Section) else f" {_dumped(plain[name])}"
+        text += f"{indent}{name}:{value}  # {field.description}\n"
+        text += to_yaml(inner, indent + "  ") if isinstance(inner, Section) else ""
+    return text
 
 
 def known_keys() -> tuple[str, ...]:
     """Every setting there is, as it is written on the command line."""
-    keys: list[str] = []
-    for name, default in Config():
-        keys += [f"{name}.{inner}" for inner, _ in default] if isinstance(default, Section) else [name]
-    return tuple(keys)
+    inside = {name: [f"{name}.{key}" for key, _ in part] for name, part in Config() if isinstance(part, Section)}
+    return tuple(key for name in Config.model_fields for key in inside.get(name, [name]))
 
 
 # ---- reading
@@ -349,12 +322,11 @@ class _Loader(yaml.SafeLoader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):  # any other is refused by the base class
-                if key.value in keys:
-                    problem = f"the key {key.value!r} is given twice"
-                    raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
-                keys.add(key.value)
+        for key in [key for key, _ in node.value if isinstance(key, yaml.ScalarNode)]:  # others: the base refuses them
+            if key.value in keys:
+                problem = f"the key {key.value!r} is given twice"
+                raise yaml.constructor.ConstructorError(None, None, problem, key.start_mark)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)
 
 
@@ -426,29 +398,23 @@ _TEXTS = {
 }
 
 
-def _validated(values: dict[str, Any], stored: bool, prefix: str = "", overrides: list[str] | None = None) -> Config:
+def _validated(values: dict[str, Any], stored: bool, prefix: str = "", overrides: Sequence[str] = ()) -> Config:
+    """ConfigError where they are none, or where a field makes the method another than the one that is named."""
     try:
         config = Config.model_validate(values)
     except pydantic.ValidationError as error:
         first, *more = error.errors(include_url=False)
         others = f" (and {len(more)} more)" if more else ""
-        raise ConfigError(f"{prefix}{_complaint(first, overrides or [])}{others}") from None
-    if not stored:
-        _refuse_misnamed(values.get("algorithm", {}), config.algorithm, prefix)
+        raise ConfigError(f"{prefix}{_complaint(first, overrides)}{others}") from None
+    name = values.get("algorithm", {}).get("name", Config().algorithm.name)
+    for field, meant in () if stored else _meant(name).items():
+        if (value := getattr(config.algorithm, field)) != meant:
+            other = f"makes {name} another method; name it {config.algorithm.name}"
+            raise ConfigError(f"{prefix}algorithm.{field}={_shown(value)}: {other}")
     return config
 
 
-def _refuse_misnamed(given: dict[str, Any], made: AlgorithmConfig, prefix: str) -> None:
-    """ConfigError where a field makes the method another than the one that is named."""
-    name = given.get("name", AlgorithmConfig.model_fields["name"].default)
-    for field, meant in _meant(name).items():
-        if (found := getattr(made, field)) != meant:
-            raise ConfigError(
-                f"{prefix}algorithm.{field}={_shown(found)}: makes {name} another method; name it {made.name}"
-            )
-
-
-def _complaint(error: Any, overrides: list[str]) -> str:
+def _complaint(error: Any, overrides: Sequence[str]) -> str:
     """The key, the value and what is allowed; the value as the user typed it, where it came from the command line."""
     key = ".".join(str(part) for part in error["loc"])
     for override in reversed(overrides):
@@ -482,11 +448,11 @@ def _hint(word: str, kind: str, known: tuple[str, ...]) -> str:
 
 
 def _shown(value: object) -> str:
-    """Any value on one short line, as YAML."""
     return _clipped(_dumped(value))
 
 
 def _dumped(value: object) -> str:
+    """Any value on one line, as YAML."""
     odd = isinstance(value, str) and not value.isprintable()  # in double quotes all of it can be escaped
     style = '"' if odd else None
     text = yaml.safe_dump(value, default_flow_style=True, default_style=style, allow_unicode=not odd, width=10**9)

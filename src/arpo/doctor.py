@@ -1,8 +1,4 @@
-"""What works on this machine, and the one command that enables what does not: `arpo doctor`.
-
-An environment says itself what it lacks (`Backend.doctor`). If it lacks nothing and brings tasks, it is tried: it sets
-one up and scores it.
-"""
+"""What works on this machine, and the one command that enables what does not: `arpo doctor`."""
 
 import contextlib
 import importlib.util
@@ -21,11 +17,9 @@ from rich.markup import escape
 from rich.table import Table
 
 from arpo.config import EnvConfig
-from arpo.envs.base import BACKENDS, Backend, catalog, make, refuse_system
-from arpo.errors import ConfigError
+from arpo.envs.base import BACKENDS
+from arpo.envs.listing import try_out
 from arpo.machine import cores
-from arpo.registry import imported
-from arpo.tasks.load import load_tasks
 
 PIP = f"{sys.executable} -m pip install"  # into the environment that this command runs in, whatever is active
 
@@ -41,34 +35,37 @@ class Finding:
 def diagnose(env: EnvConfig) -> list[Finding]:
     here = f"{platform.python_version()} on {platform.system()} {platform.machine()}"
     freetype = features.version("freetype2")
-    fonts = Finding(
-        "Pillow with FreeType",
-        freetype is not None,
-        f"FreeType {freetype}" if freetype else "this Pillow was built without it: no text on any screen",
-        f"{PIP} --force-reinstall --only-binary :all: pillow",
-    )
-    machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), fonts)
-    return [*machine, *(_backend(one, env) for one in BACKENDS.values()), *(_extra(*extra) for extra in EXTRAS)]
+    detail = f"FreeType {freetype}" if freetype else "this Pillow was built without it: no text on any screen"
+    return [
+        Finding("Python", True, here),
+        Finding("processor", True, _processor()),
+        Finding("disk", True, _disk()),
+        *_torch(),
+        Finding("Pillow with FreeType", bool(freetype), detail, f"{PIP} --force-reinstall --only-binary :all: pillow"),
+        *(Finding(f"environment {known.name}", *try_out(known, env)) for known in BACKENDS.values()),
+        *(_extra(*extra) for extra in EXTRAS),
+    ]
 
 
-def _processor() -> Finding:
+def _processor() -> str:
     """The cores, and the memory as far as this system says it: Windows says nothing, macOS not what is free."""
     parts = [f"{cores()} cores"]
     with contextlib.suppress(AttributeError, KeyError, OSError, ValueError):
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        parts.append(f"{total / 2**30:.1f} GB of memory")
+        parts.append(f"{_gb(os.sysconf('SC_PHYS_PAGES') * os.sysconf('SC_PAGE_SIZE'))} of memory")
         memory = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
-        parts.append(f"{int(memory['MemAvailable'].split()[0]) / 2**20:.1f} GB of it free")
-    return Finding("processor", True, ", ".join(parts))
+        parts.append(f"{_gb(2**10 * int(memory['MemAvailable'].split()[0]))} of it free")
+    return ", ".join(parts)
 
 
-def _disk() -> Finding:
+def _disk() -> str:
     try:
-        here = Path.cwd()
-        detail = f"{shutil.disk_usage(here).free / 2**30:.1f} GB free in {here}"
+        return f"{_gb(shutil.disk_usage(here := Path.cwd()).free)} free in {here}"
     except OSError as error:  # such as a folder that was removed under us
-        detail = f"cannot be asked: {error.strerror}"
-    return Finding("disk", True, detail)
+        return f"cannot be asked: {error.strerror}"
+
+
+def _gb(size: int) -> str:
+    return f"{size / 2**30:.1f} GB"
 
 
 def _torch() -> list[Finding]:
@@ -83,13 +80,9 @@ def _torch() -> list[Finding]:
         devices = [f"cuda:{i} {_gpu(torch, i)}" for i in range(torch.cuda.device_count())]
     if torch.backends.mps.is_available():
         devices.append("mps")
-    versions = {"CUDA": torch.version.cuda, "ROCm": torch.version.hip}
-    build = next((f"{name} {version}" for name, version in versions.items() if version), "the CPU")
     why = f" ({str(said[0].message).splitlines()[0]})" if said else ""
-    return [
-        Finding("PyTorch", True, f"{torch.__version__}, built for {build}"),
-        Finding("device", True, "; ".join(devices) or f"cpu: no GPU that PyTorch can use{why}"),
-    ]
+    device = "; ".join(devices) or f"cpu: no GPU that PyTorch can use{why}"
+    return [Finding("PyTorch", True, torch.__version__), Finding("device", True, device)]
 
 
 def _gpu(torch: Any, number: int) -> str:
@@ -98,26 +91,7 @@ def _gpu(torch: Any, number: int) -> str:
         name, (free, total) = torch.cuda.get_device_name(number), torch.cuda.mem_get_info(number)
     except RuntimeError as error:  # in use by another alone, or lost
         return f"cannot be used: {str(error).splitlines()[0]}"
-    return f"{name}, {total / 2**30:.1f} GB, {free / 2**30:.1f} GB of it free"
-
-
-def _backend(backend: Backend, settings: EnvConfig) -> Finding:
-    what, detail = f"environment {backend.name}", backend.about
-    try:
-        refuse_system(backend.name)
-        for reason, enable in imported(backend.doctor)(settings) if backend.doctor else ():
-            return Finding(what, False, reason, enable)
-        if splits := catalog(backend.name).SPLITS:
-            tasks = load_tasks(backend.name, splits[0])
-            with contextlib.closing(make(backend.name)) as env:
-                env.reset(tasks[0], 0)
-                env.score()
-            detail += f"; {len(tasks)} training tasks"
-    except ConfigError as error:  # it says itself what to do
-        return Finding(what, False, str(error))
-    except Exception as error:  # whatever is broken is what is asked for here
-        return Finding(what, False, f"{type(error).__name__}: {error}", "make clean install")
-    return Finding(what, True, detail)
+    return f"{name}, {_gb(total)}, {_gb(free)} of it free"
 
 
 EXTRAS = (  # its name, what is to be installed, what is then there

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
+from arpo.bench import compare_table
 from arpo.evaluation import compare
 from arpo.evaluation.compare import Rates
 from arpo.evaluation.run import Evaluation, Trial
@@ -172,14 +173,14 @@ def test_what_was_not_judged_alike_is_refused() -> None:
     with pytest.raises(ValueError, match="not the same seeds and tasks"):
         compare.difference(np.zeros((5, 3)), np.zeros((4, 3)))
     with pytest.raises(ValueError, match="different tasks"):
-        compare.table_of([{"a": 1.0}, {"b": 1.0}])
-    assert compare.table_of([{"b": 1.0, "a": 0.0}, {"a": 0.5, "b": 0.25}]).tolist() == [[0.0, 1.0], [0.5, 0.25]]
+        compare_table.table_of([{"a": 1.0}, {"b": 1.0}])
+    assert compare_table.table_of([{"b": 1.0, "a": 0.0}, {"a": 0.5, "b": 0.25}]).tolist() == [[0.0, 1.0], [0.5, 0.25]]
 
 
 def test_tasks_are_lost_that_the_base_mostly_solved_and_the_trained_agents_mostly_do_not() -> None:
     base = np.array([[1.0, 1.0, 0.25, 0.0], [1.0, 0.0, 0.5, 0.0]])
-    lost, gained = compare.changed(base, np.array([[0.25, 0.5, 0.0, 1.0], [0.5, 0.5, 0.0, 0.0]]))
+    lost, gained = compare_table.changed(base, np.array([[0.25, 0.5, 0.0, 1.0], [0.5, 0.5, 0.0, 0.0]]))
     assert lost.tolist() == [True, False, False, False]
     assert gained.tolist() == [False, False, False, True]
-    lost, gained = compare.changed(base, base)
+    lost, gained = compare_table.changed(base, base)
     assert not lost.any() and not gained.any()

@@ -65,7 +65,7 @@ def test_a_copy_goes_on_with_what_was_played_as_a_run_of_its_own(tmp_path: Path)
         run.copy(tmp_path / "two", "seed: 1\n")
         run.add(trajectory("b"))
     with Run.write(tmp_path / "two", "") as copy:
-        assert (copy.config, copy.fact("wall_s")) == ("seed: 1\n", None)
+        assert ((copy.folder / "config.yaml").read_text(), copy.fact("wall_s")) == ("seed: 1\n", None)
         assert list(copy.trajectories()) == [trajectory("a")]
         with Run.read(tmp_path / "two") as reader:  # while it is written
             copy.add(trajectory("c"))
@@ -90,7 +90,7 @@ def test_what_was_added_comes_back(tmp_path: Path) -> None:
             ("c", Outcome.ENV_ERROR, None, 1, 2**31 + 5)
         ]
         assert list(run.metrics()) == [{"update": 0, "success": 0.5, "note": "ü"}]
-        assert run.config == "seed: 0\n"
+        assert (run.folder / "config.yaml").read_text() == "seed: 0\n"
         with pytest.raises(KeyError):
             run.trajectory("d")
 
@@ -106,7 +106,7 @@ def test_nothing_is_counted_twice(tmp_path: Path) -> None:
 def test_a_run_that_goes_on_keeps_its_settings(tmp_path: Path) -> None:
     Run.write(tmp_path, "seed: 0\n").close()
     with Run.write(tmp_path, "seed: 1\n") as run:
-        assert run.config == "seed: 0\n"
+        assert (run.folder / "config.yaml").read_text() == "seed: 0\n"
 
 
 def test_a_note_is_what_was_noted_last(tmp_path: Path) -> None:

@@ -1,10 +1,12 @@
-"""`arpo bench …`: measure environments and training. Heavy imports come inside the commands."""
+"""`arpo bench …` and `arpo compare`: measure this machine, compare methods. Heavy imports come inside the commands."""
 
+import sys
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from arpo.arguments import JsonOption, SizeOption, show
+from arpo.arguments import JsonOption, Settings, SizeOption, show
 from arpo.errors import ConfigError
 
 app = typer.Typer(help="Measure this machine.", no_args_is_help=True, rich_markup_mode=None)
@@ -69,3 +71,34 @@ def bench_train(
         # Of sampling it is the later figure that counts: taken beside all others, and a median.
         numbers |= learn.bench_learn(model, pixels, episodes, turns, tokens, seed, trl)
     show(numbers, as_json, (sample if only else learn).print_table)
+
+
+def compare(
+    out: Annotated[Path, typer.Option(help="The folder of all runs, of the table and of the plot.")],
+    settings: Settings = None,
+    algorithms: Annotated[
+        str, typer.Option(help="Methods, with changed settings after colons; differences are to the first.")
+    ] = "grpo,arpo,arpo+",
+    seeds: Annotated[int, typer.Option(help="Runs of each method, with the seeds from `seed` on.")] = 5,
+    jobs: Annotated[int, typer.Option(help="Runs at a time; they share the cores.")] = 1,
+) -> None:
+    """By how much each method helps: methods x seeds under the same budget, train.env_steps.
+
+    Killed, or to have more seeds or methods? The same command goes on with what is there.
+
+    \b
+    Examples:
+      arpo compare pocket-compare --out runs/compare
+      arpo compare pocket-compare --algorithms grpo,dapo --seeds 3 --jobs 2 --out runs/compare
+      arpo compare --algorithms arpo+,arpo+:replay_spares=false train.env_steps=9000 --out runs/ablation
+    """
+    import shlex
+
+    from arpo.bench.compare import methods_of, run_comparison
+    from arpo.config import at_least, split_settings
+
+    at_least(1, seeds=seeds, jobs=jobs)
+    source, overrides = split_settings(settings or [])
+    methods = methods_of(source or "pocket-compare", overrides, algorithms)
+    print(run_comparison(methods, seeds, out, jobs, shlex.join(["arpo", *sys.argv[1:]])))
+    print(f"Everything is in {out}; look at {out / 'curves.png'}")

@@ -6,13 +6,14 @@ print(as_table(results))
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from arpo.errors import ArpoError
-from arpo.evaluation.compare import Estimate, Rates, changed, difference, estimate, table_of
+from arpo.evaluation.compare import Estimate, Rates, difference, estimate
 from arpo.evaluation.statistics import student
 
 BASE = "base"  # stands where a method would, for the agent that all begin with
@@ -42,6 +43,23 @@ def compared(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> 
             "gained": gained,
         }
     return results
+
+
+def changed(base: Rates, trained: Rates) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Which tasks were lost and which gained. All seeds count together: one trial of a task says little.
+
+    Lost: the base agent solves it at least half of the time, the trained ones less often. Gained: the reverse.
+    """
+    before, after = base.mean(axis=0) >= 0.5, trained.mean(axis=0) >= 0.5
+    return before & ~after, after & ~before
+
+
+def table_of(results: Sequence[Mapping[str, float]]) -> Rates:
+    """Seeds x tasks, the tasks in the order of their names. ValueError where they are not the same in all."""
+    names = sorted(results[0])
+    if any(sorted(result) != names for result in results):
+        raise ValueError("runs that were judged on different tasks cannot be compared")
+    return np.array([[result[name] for name in names] for result in results])
 
 
 def curve(runs: Sequence[Sequence[dict[str, Any]]], budget: int, what: str = "success") -> dict[str, list[float]]:

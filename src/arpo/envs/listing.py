@@ -1,5 +1,6 @@
-"""What `arpo envs list` and `arpo envs check` print."""
+"""What `arpo envs list` and `arpo envs check` print, and whether an environment works on this machine."""
 
+import contextlib
 from functools import partial
 from typing import Any
 
@@ -7,9 +8,12 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from arpo.envs.base import BACKENDS, backend, catalog, make
+from arpo.config import EnvConfig
+from arpo.envs.base import BACKENDS, Backend, backend, catalog, make, refuse_system
 from arpo.envs.check import CheckResult, check
 from arpo.envs.progress import doing
+from arpo.errors import ConfigError
+from arpo.registry import imported
 from arpo.tasks.load import family, load_tasks
 from arpo.types import Task
 
@@ -81,3 +85,26 @@ def check_and_print(name: str, size: tuple[int, int]) -> bool:
     broken = sum(not result.ok for result in results)
     console.print(f"{name} keeps {len(results) - broken} of {len(results)} promises, tried on {len(kinds)} tasks")
     return not broken
+
+
+def try_out(known: Backend, settings: EnvConfig) -> tuple[bool, str, str]:
+    """Whether an environment works here; what it is, or what is wrong; the command that makes it work.
+
+    It says itself what it lacks (`Backend.doctor`). If nothing, and it brings tasks, it sets one up and scores it.
+    """
+    detail = known.about
+    try:
+        refuse_system(known.name)
+        for reason, enable in imported(known.doctor)(settings) if known.doctor else ():
+            return False, reason, enable
+        if splits := catalog(known.name).SPLITS:
+            tasks = load_tasks(known.name, splits[0])
+            with contextlib.closing(make(known.name)) as env:
+                env.reset(tasks[0], 0)
+                env.score()
+            detail += f"; {len(tasks)} training tasks"
+    except ConfigError as error:  # it says itself what to do
+        return False, str(error), ""
+    except Exception as error:  # whatever is broken is what is asked for here
+        return False, f"{type(error).__name__}: {error}", "make clean install"
+    return True, detail, ""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +14,15 @@ from arpo.agent.player import AgentFor, Player
 from arpo.config import Config, to_yaml
 from arpo.engines.scripted import LOOK_BEHIND
 from arpo.envs.base import make, settings_of
+from arpo.envs.pictures import from_trajectory, save_animation
 from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
 from arpo.evaluation.agents import find_judged
-from arpo.evaluation.examples import save_examples
 from arpo.evaluation.run import Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
 from arpo.runs.settings import same_settings
-from arpo.runs.store import Run, folder_name
+from arpo.runs.store import Run, new_folder
 from arpo.tasks.kept import same_tasks
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
@@ -53,44 +51,60 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         run.pin("model", identity)
         evaluation = _evaluate(config, agent_for, tasks, run)
         if pictures is not None:
-            save_examples(run, tasks, pictures)
+            _save_examples(run, tasks, pictures)
         return evaluation
 
 
 def _evaluate(config: Config, agent_for: AgentFor, tasks: list[Task], run: Run) -> Evaluation:
     console = Console(stderr=True, highlight=False)
-    with counted_trials(console, "evaluating", config.eval.trials * len(tasks)) as advance:
 
-        async def work() -> Evaluation:
-            async with make_pool(config.env, config.eval.n_envs) as pool:
-                player = Player(pool, run)
-                return await evaluate(agent_for, tasks, config.eval, player, run, seed=config.seed, on_trial=advance)
+    async def work() -> Evaluation:
+        async with make_pool(config.env, config.eval.n_envs) as pool:
+            return await evaluate_shown(console, "evaluating", agent_for, tasks, config, Player(pool, run), run)
 
-        try:
-            return run_async(work())
-        except KeyboardInterrupt:
-            console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
-            raise
+    try:
+        return run_async(work())
+    except KeyboardInterrupt:
+        console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
+        raise
 
 
-@contextlib.contextmanager
-def counted_trials(console: Console, what: str, total: int) -> Iterator[Callable[[Trial], None]]:
-    """Shows how far an evaluation is. Gives what is to be called with each trial."""
+def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
+    """Write success.gif and failure.gif, the longest of each kind, as far as there is one."""
+    by_id = {task.id: task for task in tasks}
+    for name, solved in (("success", True), ("failure", False)):
+        kind = [s for s in run.summaries(source="evaluation") if s.score is not None and (s.score == 1.0) == solved]
+        if kind:
+            longest = run.trajectory(max(kind, key=lambda summary: summary.n_steps).id)
+            save_animation(from_trajectory(by_id[longest.task_id], longest, run.image), folder / f"{name}.gif")
+
+
+async def evaluate_shown(
+    console: Console,
+    what: str,
+    agent_for: AgentFor,
+    tasks: Sequence[Task],
+    config: Config,
+    player: Player,
+    run: Run,
+    update: int = 0,
+) -> Evaluation:
+    """As `evaluate`; shows how far it is."""
     scores: list[float] = []
-    with counted(console, what, total) as advance:
+    with counted(console, what, config.eval.trials * len(tasks)) as advance:
 
-        def on_trial(trial: Trial) -> None:
+        def show(trial: Trial) -> None:
             if trial.score is not None:
                 scores.append(trial.score)
             advance(f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet")
 
-        yield on_trial
+        settings, seed = config.eval, config.seed
+        return await evaluate(agent_for, tasks, settings, player, run, seed=seed, update=update, on_trial=show)
 
 
 def default_folder(model: str, tasks: str) -> Path:
-    """A new folder every second: what was evaluated under the same name yesterday may be another model by now."""
-    name, source = (folder_name(Path(part).stem or "model") for part in (model, tasks))
-    return Path("runs") / f"eval-{name}-{source}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """A new one: what was evaluated under the same name yesterday may be another model by now."""
+    return new_folder("eval", *(Path(part).stem or "model" for part in (model, tasks)))
 
 
 def as_json(evaluation: Evaluation, model: str, folder: Path) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """Methods against each other: means with intervals, and differences on the same seeds and tasks.
 
-    rates = table_of([{"press-1": 0.5, …}, …])      seeds x tasks: the success of each trained agent on each task
-    difference(rates, others).ci95                  does the method help?
+    difference(rates, others).ci95      of seeds x tasks, the success of each trained agent: does the method help?
 
 Runs with the same seed began alike and were judged on the same screens, so two methods are compared seed by seed and
 task by task: what makes a seed lucky or a task hard falls out of the difference.
@@ -11,7 +10,6 @@ tails to Student's. Why, and how often they hold the truth: docs/statistics.md.
 """
 
 import math
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
@@ -96,20 +94,3 @@ def _standard_error(rates: Rates) -> tuple[float, int]:
     if variance < EQUAL**2:  # what one seed gained another lost, task by task: their luck is all that is known
         return math.sqrt(noise), free
     return math.sqrt(variance), int(sum(parts) ** 2 / both) if both else 1
-
-
-def changed(base: Rates, trained: Rates) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-    """Which tasks were lost and which gained. All seeds count together: one trial of a task says little.
-
-    Lost: the base agent solves it at least half of the time, the trained ones less often. Gained: the reverse.
-    """
-    before, after = base.mean(axis=0) >= 0.5, trained.mean(axis=0) >= 0.5
-    return before & ~after, after & ~before
-
-
-def table_of(results: Sequence[Mapping[str, float]]) -> Rates:
-    """Seeds x tasks, the tasks in the order of their names. ValueError where they are not the same in all."""
-    names = sorted(results[0])
-    if any(sorted(result) != names for result in results):
-        raise ValueError("runs that were judged on different tasks cannot be compared")
-    return np.array([[result[name] for name in names] for result in results])

@@ -1,28 +1,38 @@
-"""A lock on an open file. The system lets go of it when the file is closed or its holder ends, also by a kill."""
+"""Who writes to a run. The system lets go of a lock when its file is closed or its holder ends, also by a kill."""
 
 import importlib
 import os
+from pathlib import Path
 from typing import Any
 
-try:
-    from fcntl import LOCK_EX, LOCK_NB, flock
-except ImportError:  # Windows
-    AT = 2**30  # the byte that is locked: far behind what the file says, for what is locked cannot be read
-    msvcrt: Any = importlib.import_module("msvcrt")
+from arpo.errors import ConfigError
 
-    def lock(file: int) -> None:
-        """BlockingIOError where another holds it."""
-        place = os.lseek(file, 0, os.SEEK_CUR)
-        os.lseek(file, AT, os.SEEK_SET)
+FAR = 2**30  # the byte that is locked on Windows: far behind what the file says, for what is locked cannot be read
+
+
+def lock(folder: Path) -> int:
+    """The lock file, locked until it is closed. It says who holds it. ConfigError where another process does."""
+    file = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        _lock(file)
+    except (BlockingIOError, PermissionError):
+        pid = os.read(file, 100).decode(errors="replace").strip()
+        os.close(file)
+        raise ConfigError(f"{folder}: process {pid or '?'} is writing to this run; wait, or choose another") from None
+    os.truncate(file, 0)
+    os.write(file, f"{os.getpid()}\n".encode())
+    return file
+
+
+def _lock(file: int) -> None:
+    try:
+        from fcntl import LOCK_EX, LOCK_NB, flock
+    except ImportError:  # Windows
+        msvcrt: Any = importlib.import_module("msvcrt")
+        os.lseek(file, FAR, os.SEEK_SET)
         try:
             msvcrt.locking(file, msvcrt.LK_NBLCK, 1)
-        except PermissionError as error:
-            raise BlockingIOError(error.errno, error.strerror) from None
         finally:
-            os.lseek(file, place, os.SEEK_SET)
-
-else:
-
-    def lock(file: int) -> None:
-        """BlockingIOError where another holds it."""
+            os.lseek(file, 0, os.SEEK_SET)
+    else:
         flock(file, LOCK_EX | LOCK_NB)

@@ -15,20 +15,8 @@ LENGTH = ("train.updates", "train.env_steps")  # to make a run longer is to go o
 # Results depend on none of these but by rounding: memory and length, where files lie, where episodes and metrics go.
 MAY_CHANGE = (
     *LENGTH,
-    "train.save_every",
-    "train.keep",
-    "train.micro_tokens",
-    "train.checkpointing",
-    "train.n_envs",
-    "train.track",
-    "eval.n_envs",
-    "agent.device",
-    "env.workers",
-    "env.files",
-    "env.osworld_python",
-    "env.reset_s",
-    "env.step_s",
-    "env.score_s",
+    *"train.save_every train.keep train.micro_tokens train.checkpointing train.n_envs train.track eval.n_envs".split(),
+    *"agent.device env.workers env.files env.osworld_python env.reset_s env.step_s env.score_s".split(),
 )
 
 

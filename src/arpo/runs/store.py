@@ -28,16 +28,17 @@ import os
 import re
 import shutil
 import sqlite3
+import time
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypedDict, Unpack
 
 from PIL import Image
 
 from arpo.beside import beside, large
 from arpo.errors import ConfigError
-from arpo.runs.lock import lock as lock_file
+from arpo.runs.lock import lock
 from arpo.runs.record import TokenRecord, pack, unpack
 from arpo.types import Observation, Outcome, Summary, Trajectory, from_json, to_json
 
@@ -79,6 +80,15 @@ SCHEMA = f"""
 """
 
 
+class Wanted(TypedDict, total=False):
+    """What trajectories are asked for by."""
+
+    id: str
+    task_id: str
+    update: int
+    source: str
+
+
 class Run:
     """A run's folder. `Run.write` makes or continues one, `Run.read` only looks."""
 
@@ -94,17 +104,20 @@ class Run:
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            lock = _lock(folder)
+            held = lock(folder)
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(f"{folder}: is not a folder") from None
+        metrics = folder / "metrics.jsonl"
         with contextlib.ExitStack() as opened, _plain_errors(folder):
-            opened.callback(os.close, lock)
+            opened.callback(os.close, held)
             if not (folder / "config.yaml").exists():
                 write_whole(folder / "config.yaml", config)
-            _cut_unfinished_line(folder / "metrics.jsonl")
-            db = opened.enter_context(_connected(folder, "rwc"))
-            if _format(folder, db) == 0:
-                if (folder / "metrics.jsonl").exists():
+            # A writer that was killed may have left half a line behind; the next one must not go on in it.
+            if metrics.exists() and not (text := metrics.read_bytes()).endswith(b"\n"):
+                os.truncate(metrics, text.rfind(b"\n") + 1)
+            db, version = _connected(folder, "rwc", opened)
+            if version == 0:
+                if metrics.exists():
                     raise ConfigError(
                         f"{folder}: has no run.sqlite, where the episodes are that its metrics.jsonl tells of; put it "
                         "back, or begin another run (train.model=… with a checkpoint, to go on from there)"
@@ -119,8 +132,8 @@ class Run:
         if not (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder}: holds no run")
         with contextlib.ExitStack() as opened, _plain_errors(folder):
-            db = opened.enter_context(_connected(folder, "ro"))
-            if _format(folder, db) == 0:
+            db, version = _connected(folder, "ro", opened)
+            if version == 0:
                 raise ConfigError(f"{folder}: holds no run yet")
             return cls(folder, db, opened.pop_all())
 
@@ -148,11 +161,6 @@ class Run:
             shutil.copy(self.folder / TASKS, part / TASKS)
         part.rename(folder)
 
-    @property
-    def config(self) -> str:
-        """The text of config.yaml."""
-        return (self.folder / "config.yaml").read_text(encoding="utf-8")
-
     def pin(self, name: str, value: str) -> None:
         """Say what the run is of, such as its weights. ConfigError where it was begun with another value."""
         self._execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
@@ -178,25 +186,15 @@ class Run:
         except sqlite3.IntegrityError:
             raise ValueError(f"{self.folder}: the trajectory {t.id!r} is there already") from None
 
-    def trajectories(
-        self, *, task_id: str | None = None, update: int | None = None, source: str | None = None
-    ) -> Iterator[Trajectory]:
+    def trajectories(self, **wanted: Unpack[Wanted]) -> Iterator[Trajectory]:
         """Those that match, in the order in which they were added."""
-        for (record,) in self._select("record", task_id=task_id, update=update, source=source):
+        for (record,) in self._select("record", wanted):
             yield self._unpacked(record)
 
-    def summaries(
-        self,
-        *,
-        id: str | None = None,
-        task_id: str | None = None,
-        update: int | None = None,
-        source: str | None = None,
-    ) -> Iterator[Summary]:
+    def summaries(self, **wanted: Unpack[Wanted]) -> Iterator[Summary]:
         """The same without the steps: a hundred times as fast."""
         names = [field.name for field in dataclasses.fields(Summary)]
-        columns = ", ".join(f'"{name}"' for name in names)
-        for row in self._select(columns, id=id, task_id=task_id, update=update, source=source):
+        for row in self._select(", ".join(f'"{name}"' for name in names), wanted):
             values = dict(zip(names, row, strict=True))
             yield Summary(**(values | {"outcome": Outcome(values["outcome"])}))
 
@@ -240,11 +238,9 @@ class Run:
         return unpack(record)
 
     def log(self, metrics: dict[str, Any]) -> None:
-        """One more line of metrics.jsonl, written in one piece where the disk has room for it."""
-        line = (json.dumps(metrics, ensure_ascii=False) + "\n").encode()
-        with (self.folder / "metrics.jsonl").open("ab", buffering=0) as file:
-            while line:  # a disk that fills takes a part, and refuses the rest
-                line = line[file.write(line) :]
+        """One more line of metrics.jsonl."""
+        with (self.folder / "metrics.jsonl").open("ab") as file:
+            file.write((json.dumps(metrics, ensure_ascii=False) + "\n").encode())
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What was logged, without a last line that is still being written."""
@@ -280,41 +276,22 @@ class Run:
         except (zlib.error, ValueError) as error:
             raise _damaged(self.folder, "an episode in it is none") from error
 
-    def _select(self, columns: str, **wanted: str | int | None) -> Iterator[tuple[Any, ...]]:
-        given = {column: value for column, value in wanted.items() if value is not None}
-        where = "".join(f' AND "{column}" = ?' for column in given)
+    def _select(self, columns: str, wanted: Wanted) -> Iterator[tuple[Any, ...]]:
+        where = "".join(f' AND "{column}" = ?' for column in wanted)
         query = f"SELECT {columns} FROM trajectories WHERE TRUE{where} ORDER BY number"
         with _plain_errors(self.folder):
-            rows = self._db.execute(query, tuple(given.values()))
+            rows = self._db.execute(query, tuple(wanted.values()))
             yield from map(tuple, rows)  # not from the rows: they would be closed at the end, when the run may be too
 
 
-def _lock(folder: Path) -> int:
-    """The lock file, locked until it is closed or the process ends. It says who holds it."""
-    lock = os.open(folder / "run.lock", os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        lock_file(lock)
-    except BlockingIOError:
-        pid = os.read(lock, 100).decode(errors="replace").strip()
-        os.close(lock)
-        raise ConfigError(f"{folder}: process {pid or '?'} is writing to this run; wait, or choose another") from None
-    os.truncate(lock, 0)
-    os.write(lock, f"{os.getpid()}\n".encode())
-    return lock
-
-
-def _connected(folder: Path, mode: str) -> contextlib.closing[sqlite3.Connection]:
-    """run.sqlite, to be closed at the end of a block. Each statement is a transaction."""
+def _connected(folder: Path, mode: str, opened: contextlib.ExitStack) -> tuple[sqlite3.Connection, int]:
+    """run.sqlite, each statement a transaction, and its format: 0 for a new one."""
     address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode={mode}"
-    return contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None))
-
-
-def _format(folder: Path, db: sqlite3.Connection) -> int:
-    """The format of an opened run.sqlite, 0 for a new one."""
+    db = opened.enter_context(contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None)))
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > FORMAT:
         raise ConfigError(f"{folder}: was written by a newer arpo (format {version}; this one knows {FORMAT})")
-    return int(version)
+    return db, version
 
 
 @contextlib.contextmanager
@@ -362,12 +339,11 @@ def write_whole(path: Path, text: str) -> None:
     part.replace(path)
 
 
-def _cut_unfinished_line(path: Path) -> None:
-    """A writer that was killed may have left half a line behind; the next one must not go on in it."""
-    if path.exists() and not (text := path.read_bytes()).endswith(b"\n"):
-        os.truncate(path, text.rfind(b"\n") + 1)
-
-
 def folder_name(text: str) -> str:
     """The text as a part of a folder's name: without slashes, colons and spaces."""
     return re.sub(r"[^\w.+=-]+", "-", text)
+
+
+def new_folder(*names: str) -> Path:
+    """A folder under runs/ that is another every second."""
+    return Path("runs") / "-".join([*map(folder_name, names), time.strftime("%Y%m%d-%H%M%S")])

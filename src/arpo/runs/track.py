@@ -19,70 +19,65 @@ from arpo.runs.store import Run
 
 NEEDED = {"tensorboard": "tensorboard>=2.18", "wandb": "wandb>=0.19", "wandb-offline": "wandb>=0.19"}
 
+Log = Callable[[int, dict[str, float]], None]
+"""Takes the number of an update and its metrics."""
+
 
 @contextlib.contextmanager
 def tracking(names: Sequence[str], run: Run, config: Config) -> Iterator[Callable[[dict[str, Any]], None]]:
     """A function that takes an update's metrics. ConfigError where something asked for does not work here."""
     with contextlib.ExitStack() as stack:
-        trackers: list[_TensorBoard | _Wandb] = []
+        logs: list[Log] = []
         for name in names:
             try:
-                trackers.append(_TensorBoard(run) if name == "tensorboard" else _Wandb(name, run, config))
+                tensorboard = name == "tensorboard"
+                logs.append(_tensorboard(run, stack) if tensorboard else _wandb(name, run, config, stack))
             except ModuleNotFoundError:
                 raise ConfigError(f"train.track={name}: is not installed: pip install '{NEEDED[name]}'") from None
-            stack.callback(trackers[-1].close)
 
         def track(metrics: dict[str, Any]) -> None:
             values = {key: float(value) for key, value in metrics.items() if key != "update"}
-            for tracker in trackers:
-                tracker.log(metrics["update"], values)
+            for log in logs:
+                log(metrics["update"], values)
 
         yield track
 
 
-class _TensorBoard:
-    def __init__(self, run: Run) -> None:
-        from torch.utils.tensorboard import SummaryWriter
+def _tensorboard(run: Run, stack: contextlib.ExitStack) -> Log:
+    from torch.utils.tensorboard import SummaryWriter
 
-        self._make: Callable[..., Any] = SummaryWriter
-        self._folder = str(run.folder / "tensorboard")
-        self._writer: Any = None
+    writer: Any = None
 
-    def log(self, update: int, metrics: dict[str, float]) -> None:
-        if self._writer is None:  # what another session wrote of this update and later ones counts no more
-            self._writer = self._make(self._folder, purge_step=update)
+    def log(update: int, metrics: dict[str, float]) -> None:
+        nonlocal writer
+        if writer is None:  # what another session wrote of this update and later ones counts no more
+            make: Any = SummaryWriter
+            writer = make(str(run.folder / "tensorboard"), purge_step=update)
+            stack.callback(writer.close)
         for key, value in metrics.items():
-            self._writer.add_scalar(key, value, update)
-        self._writer.flush()
+            writer.add_scalar(key, value, update)
+        writer.flush()
 
-    def close(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
+    return log
 
 
-class _Wandb:
-    def __init__(self, name: str, run: Run, config: Config) -> None:
-        import wandb
+def _wandb(name: str, run: Run, config: Config, stack: contextlib.ExitStack) -> Log:
+    import wandb
 
-        if run.fact("wandb") is None:  # all sessions of a run are one run there
-            run.note("wandb", uuid.uuid4().hex[:8])
-        try:
-            self._run = wandb.init(
-                project="arpo",
-                name=run.folder.name,
-                id=run.fact("wandb"),
-                resume="allow",
-                mode="offline" if name == "wandb-offline" else None,  # None: as WANDB_MODE says, or online
-                dir=run.folder,
-                config=config.model_dump(mode="json"),
-                settings=wandb.Settings(silent=True, console="off"),
-            )
-        except wandb.Error as error:
-            reason = str(error).splitlines()[0]
-            raise ConfigError(f"train.track={name}: {reason} Or use wandb-offline.") from error
-
-    def log(self, update: int, metrics: dict[str, float]) -> None:
-        self._run.log(metrics, step=update)
-
-    def close(self) -> None:
-        self._run.finish()
+    if run.fact("wandb") is None:  # all sessions of a run are one run there
+        run.note("wandb", uuid.uuid4().hex[:8])
+    try:
+        session = wandb.init(
+            project="arpo",
+            name=run.folder.name,
+            id=run.fact("wandb"),
+            resume="allow",
+            mode="offline" if name == "wandb-offline" else None,  # None: as WANDB_MODE says, or online
+            dir=run.folder,
+            config=config.model_dump(mode="json"),
+            settings=wandb.Settings(silent=True, console="off"),
+        )
+    except wandb.Error as error:
+        raise ConfigError(f"train.track={name}: {str(error).splitlines()[0]} Or use wandb-offline.") from error
+    stack.callback(session.finish)
+    return lambda update, metrics: session.log(metrics, step=update)

@@ -99,10 +99,7 @@ def parse_tasks(text: str, path: Path, env: str) -> dict[str, list[Task]]:
     kept = _parse_json(text, path)
     if not isinstance(kept, dict) or not all(isinstance(part, list) for part in kept.values()):
         raise TaskError(f"{path}: must be one object {{split: [task, …]}}")
-    try:
-        tasks = {split: [_checked_task(json.dumps(item), path) for item in part] for split, part in kept.items()}
-    except RecursionError:
-        raise TaskError(f"{path}: nested too deeply") from None
+    tasks = {split: [_task(item, path, env) for item in part] for split, part in kept.items()}
     for split, part in tasks.items():
         _refuse_bad_names(path, [(task.domain, task.id) for task in part])
         if len({task.id for task in part}) < len(part):
@@ -147,7 +144,7 @@ def _refuse_bad_names(path: Path, entries: Iterable[tuple[str, str]]) -> None:
 def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Task:
     beside = path.parent / "examples" / domain / f"{task_id}.json"
     if beside.exists():
-        task, place = _read_task(beside, domain, env), str(beside)
+        task, place = _task(_parse_json(read_text(beside), beside), beside, env, domain), str(beside)
     else:
         place = f"{path}: {domain}"
         try:
@@ -160,23 +157,17 @@ def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Ta
     return task
 
 
-def _read_task(path: Path, domain: str, env: str) -> Task:
-    text = read_text(path)
-    data = _parse_json(text, path)
-    if not isinstance(data, dict) or {"setup", "env"} & data.keys():  # OSWorld's form has neither, ours both
-        return _checked_task(text, path)
+def _task(data: Any, path: Path, env: str, domain: str | None = None) -> Task:
+    """From its JSON in our form; with a domain also from OSWorld's, which has neither `setup` nor `env`."""
     try:
-        return from_osworld(data, domain, env)
+        if domain is None or not isinstance(data, dict) or {"setup", "env"} & data.keys():
+            task = from_json(Task, json.dumps(data))
+        else:
+            task = from_osworld(data, domain, env)
     except pydantic.ValidationError as error:
         raise TaskError(f"{path}: {what_is_wrong(error)}") from None
-
-
-def _checked_task(text: str, path: Path) -> Task:
-    """A task in our form."""
-    try:
-        task = from_json(Task, text)
-    except pydantic.ValidationError as error:
-        raise TaskError(f"{path}: {what_is_wrong(error)}") from None
+    except RecursionError:
+        raise TaskError(f"{path}: nested too deeply") from None
     if task.max_steps < 1:
         raise TaskError(f"{path}: max_steps={task.max_steps}: must be at least 1")
     return task

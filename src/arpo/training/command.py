@@ -23,17 +23,16 @@ from arpo.engines.base import Sampling
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import LocalPool, make_pool
 from arpo.evaluation.agents import Loaded, find_agent, load_agent, with_precision
-from arpo.evaluation.command import counted_trials, never_scored
+from arpo.evaluation.command import evaluate_shown, never_scored
 from arpo.evaluation.compare import gain
-from arpo.evaluation.run import Evaluation, evaluate, sampling_of
-from arpo.evaluation.statistics import Interval
+from arpo.evaluation.run import Evaluation, sampling_of
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
 from arpo.model.checkpoint import load_configured
 from arpo.runs.checkpoints import best_in
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import from_anywhere, go_on, same_settings
-from arpo.runs.store import Run, folder_name, write_whole
+from arpo.runs.store import Run, new_folder, write_whole
 from arpo.runs.track import tracking
 from arpo.tasks.kept import Tasks, changed_since, same_tasks
 from arpo.tasks.load import HELD_OUT
@@ -56,13 +55,12 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
     began = time.monotonic()
     tasks = checked_tasks(config, own)
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
-    folder = config.run_dir or _new_folder(config)
+    folder = config.run_dir or new_folder("train", config.algorithm.name)
     # Of another run the checkpoint that is its best today: tomorrow it may be another.
-    train = config.train.model_copy(update={"model": find_agent(config.train.model)})
-    config = from_anywhere(config.model_copy(update={"run_dir": folder, "train": train}))
+    config = from_anywhere(config.with_values({"run_dir": folder, "train.model": find_agent(config.train.model)}))
     slots = max(config.train.n_envs, config.eval.n_envs)
     loaded = load_agent(config, config.train.model, slots)
-    config = config.model_copy(update={"agent": with_precision(config.agent, loaded.engine.checkpoint.model)})
+    config = config.with_values({"agent": with_precision(config.agent, loaded.engine.checkpoint.model)})
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
         same_tasks(run, tasks, config)
@@ -79,17 +77,12 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
             session = _Session(config, run, loaded, tasks, pool, track, began, console, reward)
             summary = run_async(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
-            lines = list(run.metrics())
-            if lines:
-                done, success = [1 + line["update"] for line in lines], [line["success"] for line in lines]
+            if updates := list(run.metrics()):
+                done, success = [1 + one["update"] for one in updates], [one["success"] for one in updates]
                 curve = Series(config.algorithm.name, done, success)
                 save_plot(folder / "curve.png", [curve], "update", "success of its episodes", share=True)
     print_summary(summary, folder)
     return summary
-
-
-def _new_folder(config: Config) -> Path:
-    return Path("runs") / f"train-{folder_name(config.algorithm.name)}-{time.strftime('%Y%m%d-%H%M%S')}"
 
 
 @contextlib.contextmanager
@@ -131,13 +124,11 @@ class _Session:
         on_signals(self._stop, work)
         async with self.pool:
             try:
-                return await self._run() | {
-                    "wall_s": time.monotonic() - self.began,
-                    "env_steps": sum(episode.n_steps for episode in self.run.summaries(source="rollout")),
-                    "peak_rss_mb": self._peak_rss_mb(),
-                }
+                summary = await self._run()
             finally:
-                self._note()
+                costs = self._note()
+        steps = sum(episode.n_steps for episode in self.run.summaries(source="rollout"))
+        return summary | costs | {"env_steps": steps}
 
     def _stop(self, work: asyncio.Task[Any]) -> None:
         """Asked to end. What is being sampled ends now, what is being learned is learned first."""
@@ -148,13 +139,13 @@ class _Session:
         self.console.print("stopping; a second time: at once", markup=False)
         work.cancel()
 
-    def _note(self) -> None:
-        """What a later session cannot know."""
-        self.run.note("wall_s", str(time.monotonic() - self.began))
-        self.run.note("peak_rss_mb", str(self._peak_rss_mb()))
-
-    def _peak_rss_mb(self) -> float:
-        return max(peak_rss_mb(), float(self.run.fact("peak_rss_mb") or 0.0))
+    def _note(self) -> dict[str, float]:
+        """Keep what a later session cannot know."""
+        peak = max(peak_rss_mb(), float(self.run.fact("peak_rss_mb") or 0.0))
+        costs = {"wall_s": time.monotonic() - self.began, "peak_rss_mb": peak}
+        for name, value in costs.items():
+            self.run.note(name, str(value))
+        return costs
 
     async def _run(self) -> dict[str, Any]:
         config, engine = self.config, self.loaded.engine
@@ -183,20 +174,13 @@ class _Session:
 
     async def judge(self, who: str, update: int, player: Player) -> dict[str, Evaluation]:
         """Success in each split at the temperature of evaluation, on screens that training never shows."""
-        settings, judged = self.config.eval, {}
-        agent = Agent(self.loaded.engine, self.loaded.dialect, sampling_of(settings))
+        agent = Agent(self.loaded.engine, self.loaded.dialect, sampling_of(self.config.eval))
+        judged = {}
         for split, tasks in self.tasks.items():
-            with counted_trials(self.console, f"{who} on {split}", settings.trials * len(tasks)) as on_trial:
-                judged[split] = await evaluate(
-                    lambda task, env: agent,
-                    tasks,
-                    settings,
-                    player,
-                    self.run,
-                    seed=self.config.seed,
-                    update=update,
-                    on_trial=on_trial,
-                )
+            what = f"{who} on {split}"
+            judged[split] = await evaluate_shown(
+                self.console, what, lambda task, env: agent, tasks, self.config, player, self.run, update
+            )
         return judged
 
 
@@ -206,25 +190,19 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     table = Table("tasks", box=None, pad_edge=False)
     for column in ("base", "trained", "gain"):
         table.add_column(column, justify="right")
-    for split in ("train", *HELD_OUT):
+    splits = [split for split in ("train", *HELD_OUT) if f"crashed_{split}" in summary]
+    rate, points = "{:.1%} ({:.0%} to {:.0%})".format, "{:+.1f} points ({:+.0f} to {:+.0f})".format
+    for split in splits:
         if f"base_{split}" in summary:
-            cells = [
-                _with_interval(summary[f"{when}_{split}"], summary[f"{when}_{split}_ci95"])
-                for when in ("base", "final")
-            ]
-            low, high = summary[f"gain_{split}_ci95"]
-            gain = f"{100 * summary[f'gain_{split}']:+.1f} points ({100 * low:+.0f} to {100 * high:+.0f})"
-            table.add_row(split, *cells, gain)
+            names = (f"base_{split}", f"final_{split}", f"gain_{split}")
+            base, final, gain = ((summary[name], *summary[f"{name}_ci95"]) for name in names)
+            table.add_row(split, rate(*base), rate(*final), points(*(100 * share for share in gain)))
     console.print(table)
-    for split in ("train", *HELD_OUT):
-        if crashed := summary.get(f"crashed_{split}"):
+    for split in splits:
+        if crashed := summary[f"crashed_{split}"]:
             console.print(f"[red]{split}: {escape(never_scored(crashed))}[/]", soft_wrap=True)
     look = f"; look at {curve}" if (curve := folder / "curve.png").exists() else ""  # without updates there is none
     console.print(f"Everything is in {folder}{look}", markup=False, soft_wrap=True)
-
-
-def _with_interval(rate: float, interval: Interval) -> str:
-    return f"{rate:.1%} ({interval[0]:.0%} to {interval[1]:.0%})"
 
 
 def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict[str, Any]:
