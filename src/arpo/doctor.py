@@ -48,7 +48,7 @@ def diagnose(env: EnvConfig) -> list[Finding]:
         f"{PIP} --force-reinstall --only-binary :all: pillow",
     )
     machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), fonts)
-    return [*machine, *(_backend(one, env) for one in BACKENDS.values()), *(_extra(*extra) for extra in EXTRAS)]
+    return [*machine, *(_backend(BACKENDS[name], env) for name in BACKENDS.names()), *(_extra(*extra) for extra in EXTRAS)]
 
 
 def _processor() -> Finding:

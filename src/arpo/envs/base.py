@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import difflib
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from arpo.agent.actions import Action, points
@@ -150,6 +150,7 @@ class Backend:
     catalog: str | Catalog  # "module": one that is a Catalog
     expert: str | Callable[[Task], Expert] | None  # makes the Expert of a task; None: nobody wrote one
     settings: tuple[str, ...] = ("size",)  # of the section `env`, what its factory takes
+    options: Mapping[str, Any] = field(default_factory=dict)  # `env.options`: what else it takes, with the defaults
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
     system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
@@ -158,8 +159,7 @@ class Backend:
     def make(self, **settings: Any) -> Env:
         """A new environment. ConfigError on a system where it does not work."""
         self.refuse_system()
-        env: Env = imported(self.factory)(**settings)
-        return env
+        return build(self.factory, **settings)
 
     @property
     def works_here(self) -> bool:
@@ -214,6 +214,12 @@ BACKENDS = Registry(
 )
 
 
+def build(factory: str | Callable[..., Env], /, **settings: Any) -> Env:
+    """A new environment, made by the factory of a backend: also where the backend is not registered, in a worker."""
+    env: Env = imported(factory)(**settings)
+    return env
+
+
 def backend(name: str) -> Backend:
     """The named backend, or a ConfigError that lists them."""
     return BACKENDS.find(name)
@@ -231,7 +237,7 @@ def refuse_system(name: str) -> None:
 
 def settings_of(config: EnvConfig) -> dict[str, Any]:
     """What of a configuration its environment is made with: `make(config.name, **settings_of(config))`."""
-    return {name: getattr(config, name) for name in backend(config.name).settings}
+    return {name: getattr(config, name) for name in backend(config.name).settings} | config.options
 
 
 def refuse_size(name: str, size: tuple[int, int]) -> None:

@@ -7,7 +7,8 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from arpo.envs.base import BACKENDS, backend, catalog, make
+from arpo.config import EnvConfig
+from arpo.envs.base import BACKENDS, backend, catalog, make, settings_of
 from arpo.envs.check import CheckResult, check
 from arpo.envs.progress import doing
 from arpo.tasks.load import family, load_tasks
@@ -16,7 +17,7 @@ from arpo.types import Task
 
 def describe() -> dict[str, Any]:
     """Every environment and what its splits hold."""
-    return {"environments": [_describe(name) for name in BACKENDS]}
+    return {"environments": [_describe(name) for name in BACKENDS.names()]}
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -61,7 +62,8 @@ def check_and_print(name: str, size: tuple[int, int]) -> bool:
         for task in load_tasks(name, split):
             kind = family(task) if backend(name).deterministic else task.domain
             kinds.setdefault((kind, task.feasible), task)
-    make(name, size=size).close()  # so that a size that cannot be is the user's error and not a broken promise
+    settings = settings_of(EnvConfig(name=name, size=size))
+    make(name, **settings).close()  # so that a size that cannot be is the user's error and not a broken promise
     console = Console(highlight=False)
 
     def show(result: CheckResult) -> None:
@@ -72,7 +74,7 @@ def check_and_print(name: str, size: tuple[int, int]) -> bool:
     with doing(console) as now:
         results = check(
             name,
-            partial(make, name, size=size),
+            partial(make, name, **settings),
             list(kinds.values()),
             backend(name).deterministic,
             begun=lambda what: now(f"{name} on {len(kinds)} tasks, {what}"),

@@ -36,7 +36,7 @@ from typing import Any, NoReturn, Self
 
 from arpo.agent.actions import Action
 from arpo.config import EnvConfig
-from arpo.envs.base import Env, backend, settings_of
+from arpo.envs.base import Env, backend, build, settings_of
 from arpo.errors import ArpoError, ConfigError, EnvError, NoRoom
 from arpo.types import Observation, Task
 
@@ -290,7 +290,22 @@ def make_pool(settings: EnvConfig, n_envs: int) -> LocalPool:
     """The pool of a run: so many environments in this process, or as many workers as the settings say."""
     if settings.workers and not hasattr(os, "killpg"):
         raise ConfigError(f"env.workers={settings.workers}: Windows has no worker processes; set it to 0")
-    return LocalPool(partial(backend(settings.name).make, **settings_of(settings)), n_envs, settings)
+    known = backend(settings.name)
+    known.refuse_system()
+    if settings.workers and not _importable(known.factory):
+        raise ConfigError(
+            f"env.workers={settings.workers}: worker processes cannot import {settings.name} from a script or a notebook; "
+            "move it to a module of its own, or set env.workers=0"
+        )
+    return LocalPool(partial(build, known.factory, **settings_of(settings)), n_envs, settings)
+
+
+def _importable(factory: object) -> bool:
+    """Whether another process finds it by its name."""
+    try:
+        return b"__main__" not in pickle.dumps(factory)
+    except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, a class in a function
+        return False
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
