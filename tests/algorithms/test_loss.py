@@ -12,14 +12,14 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from arpo.algorithms.base import Tokens
+from arpo.algorithms.base import SampledTokens
 from arpo.algorithms.loss import clipped_surrogate, importance
 from arpo.config import AlgorithmConfig
 
 
 @dataclass
 class Batch:
-    """Tokens as plain numbers."""
+    """SampledTokens as plain numbers."""
 
     new: list[float]
     old: list[float]
@@ -35,8 +35,8 @@ class Batch:
     def weights(self) -> list[float]:
         return [1 / (length * self.trajectories) for length in self.lengths]
 
-    def tokens(self, dtype: torch.dtype = torch.float64) -> Tokens:
-        return Tokens(
+    def tokens(self, dtype: torch.dtype = torch.float64) -> SampledTokens:
+        return SampledTokens(
             sampler=torch.tensor(self.sampler, dtype=dtype),
             old=torch.tensor(self.old, dtype=dtype),
             advantages=torch.tensor(self.advantages, dtype=dtype),
@@ -325,7 +325,7 @@ def test_the_loss_is_that_of_verl() -> None:
     new = (old + torch.randn(n, dtype=torch.float64)).requires_grad_()
     config = AlgorithmConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
     none = torch.zeros(n, dtype=torch.int64)
-    tokens = Tokens(old, old, advantages, old[:0], torch.full_like(none, n), 1, none.bool(), none.bool(), none)
+    tokens = SampledTokens(old, old, advantages, old[:0], torch.full_like(none, n), 1, none.bool(), none.bool(), none)
     loss = clipped_surrogate(new, tokens, config)
     ours, clipped = loss.total, loss.clipped
     theirs, above, _, below = verl.compute_policy_loss(

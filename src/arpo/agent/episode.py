@@ -136,26 +136,26 @@ class _Episode:
         seed = derive(self.attempt.sample_seed, len(self.steps))
         return await agent.engine.generate(self.attempt.id, prompt, sampling, seed)
 
-    async def act(self, completion: Completion) -> _Turn:
+    async def act(self, completion: Completion) -> _Reaction:
         """Do what a reply says."""
         if completion.finish == "length":
-            return _Turn(parse_error=f"cut off after {len(completion.tokens)} tokens", outcome=Outcome.CUT_OFF)
+            return _Reaction(parse_error=f"cut off after {len(completion.tokens)} tokens", outcome=Outcome.CUT_OFF)
         before = time.perf_counter()
         try:
             parsed = self.agent.dialect.parse(completion.text, self.env.size)
             observation = await self.env.step(parsed.action)
         except (ParseError, ActionError) as error:
-            return _Turn(parse_error=str(error), outcome=Outcome.UNPARSABLE)
+            return _Reaction(parse_error=str(error), outcome=Outcome.UNPARSABLE)
         except EnvError as error:
             _log.warning("%s: environment error in %r: %s", self.attempt.id, parsed.action, error)
-            return _Turn(parsed.action, None, parsed.ignored, None, Outcome.ENV_ERROR)
+            return _Reaction(parsed.action, None, parsed.ignored, None, Outcome.ENV_ERROR)
         env_s = time.perf_counter() - before
         outcome = ENDINGS.get(type(parsed.action))
-        return _Turn(parsed.action, None, parsed.ignored, None if outcome else observation, outcome, env_s)
+        return _Reaction(parsed.action, None, parsed.ignored, None if outcome else observation, outcome, env_s)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class _Turn:
+class _Reaction:
     """What a reply came to: the next screenshot, or the outcome of the episode."""
 
     action: Action | None = None

@@ -35,7 +35,7 @@ class Credit:
 
 
 @dataclass(frozen=True, slots=True)
-class Tokens:
+class SampledTokens:
     """N sampled tokens of an optimiser step, each entry a tensor of N. Three log-probabilities are kept apart:
 
     that of the sampler, perhaps many updates ago; `old`, of the policy before this update; and that of the policy now,
@@ -77,7 +77,7 @@ class Algorithm(Protocol):
         """One for each trajectory of the group."""
         ...
 
-    def loss(self, new: Tensor, tokens: Tokens) -> Loss:
+    def loss(self, new: Tensor, tokens: SampledTokens) -> Loss:
         """Of some of the tokens of an optimiser step; `new` is their log-probability now. Any process may ask."""
         ...
 

@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from arpo.algorithms.advantages import group_advantages
-from arpo.algorithms.base import Credit, Loss, Tokens
+from arpo.algorithms.base import Credit, Loss, SampledTokens
 from arpo.algorithms.loss import clipped_surrogate
 from arpo.config import AlgorithmConfig
 from arpo.errors import ConfigError
@@ -40,7 +40,7 @@ class Grpo:
     def advantages(self, group: Group) -> list[Credit]:
         return for_every_token(group, group_advantages(group, self.settings.std))
 
-    def loss(self, new: Tensor, tokens: Tokens) -> Loss:
+    def loss(self, new: Tensor, tokens: SampledTokens) -> Loss:
         return clipped_surrogate(new, tokens, self.settings)
 
     def remember(self, groups: Sequence[Group], update: int) -> None:

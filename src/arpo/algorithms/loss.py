@@ -15,11 +15,11 @@ is to be corrected, w = 1.
 import torch
 from torch import Tensor
 
-from arpo.algorithms.base import Loss, Tokens
+from arpo.algorithms.base import Loss, SampledTokens
 from arpo.config import AlgorithmConfig
 
 
-def clipped_surrogate(new: Tensor, tokens: Tokens, settings: AlgorithmConfig) -> Loss:
+def clipped_surrogate(new: Tensor, tokens: SampledTokens, settings: AlgorithmConfig) -> Loss:
     """See the module."""
     ratio = (new - tokens.old).exp()
     a = tokens.advantages
@@ -34,7 +34,7 @@ def clipped_surrogate(new: Tensor, tokens: Tokens, settings: AlgorithmConfig) ->
     return Loss(-(token_weights(tokens, settings) * w * term).sum(), clipped, w)
 
 
-def token_weights(tokens: Tokens, settings: AlgorithmConfig) -> Tensor:
+def token_weights(tokens: SampledTokens, settings: AlgorithmConfig) -> Tensor:
     """What a token counts: trajectories alike, and in each its tokens alike; or all tokens alike."""
     lengths = tokens.lengths
     if settings.normaliser == "constant":
@@ -42,7 +42,7 @@ def token_weights(tokens: Tokens, settings: AlgorithmConfig) -> Tensor:
     return 1.0 / (lengths * tokens.trajectories).to(tokens.old.dtype)
 
 
-def importance(tokens: Tokens, settings: AlgorithmConfig) -> Tensor:
+def importance(tokens: SampledTokens, settings: AlgorithmConfig) -> Tensor:
     """w of each token; 1 where nothing is to be corrected."""
     w = torch.ones_like(tokens.old)
     log_ratio = tokens.old - tokens.sampler

@@ -27,7 +27,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arpo.algorithms.base import Algorithm, Tokens
+from arpo.algorithms.base import Algorithm, SampledTokens
 from arpo.config import Config
 from arpo.engines.local.screens import Screens
 from arpo.images import decode
@@ -108,9 +108,12 @@ class LocalLearner:
         and everything is as before, where the loss or the gradient is no number.
         """
         self.optimizer.zero_grad(set_to_none=True)
+        lengths: Counter[str] = Counter()  # of trajectories, in sampled tokens
+        for sample in batch.samples:
+            lengths[sample.trajectory_id] += len(sample.logprobs)
         seen = []
         for part in self._parts(batch.samples, screens):
-            seen.append(self._learn(part, batch, old))
+            seen.append(self._learn(part, batch.trajectories, lengths, old))
             if not torch.isfinite(loss := seen[-1].loss):
                 raise NotFinite(f"after {self.version} updates: the loss is {loss.item()}", batch, old)
         norm = float(nn.utils.clip_grad_norm_(self.parameters, self.config.train.grad_clip))
@@ -176,27 +179,24 @@ class LocalLearner:
 
     # One part.
 
-    def _learn(self, part: _Part, batch: Batch, old: Sequence[Tensor]) -> Seen:
+    def _learn(self, part: _Part, trajectories: int, lengths: Mapping[str, int], old: Sequence[Tensor]) -> Seen:
         """Add the part's gradient; returns what was seen of each token."""
         samples, new = part.samples, self._forward(part)
-        lengths = torch.tensor([len(sample.logprobs) for sample in samples], device=self._device)
-        of_trajectory: Counter[str] = Counter()
-        for sample in batch.samples:
-            of_trajectory[sample.trajectory_id] += len(sample.logprobs)
+        counts = torch.tensor([len(sample.logprobs) for sample in samples], device=self._device)
 
         def each(values: Iterable[float]) -> Tensor:
-            return torch.tensor(list(values), device=self._device).repeat_interleave(lengths)
+            return torch.tensor(list(values), device=self._device).repeat_interleave(counts)
 
         def every(values: Iterable[Iterable[float]]) -> Tensor:
             return torch.tensor([value for of_sample in values for value in of_sample], device=self._device)
 
-        tokens = Tokens(
+        tokens = SampledTokens(
             sampler=every(sample.logprobs for sample in samples),
             old=torch.cat([old[row] for row in part.rows]) if old else new.detach(),
             advantages=every(sample.advantages for sample in samples),
             returns=every(sample.returns for sample in samples),
-            lengths=each(of_trajectory[sample.trajectory_id] for sample in samples),
-            trajectories=batch.trajectories,
+            lengths=each(lengths[sample.trajectory_id] for sample in samples),
+            trajectories=trajectories,
             replayed=each(sample.replayed for sample in samples).bool(),
             stale=each(sample.version < self.version for sample in samples).bool(),
             sequence=each(range(len(samples))).long(),

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from arpo.algorithms.advantages import failed, rewards_of
-from arpo.algorithms.base import Tokens
+from arpo.algorithms.base import SampledTokens
 from arpo.runs.record import TokenRecord
 from arpo.training.base import Batch
 from arpo.types import Group, Sample, Summary
@@ -42,7 +42,7 @@ class Seen:
 
     rows: tuple[int, ...]  # which samples of their batch they are
     loss: Tensor  # one number
-    tokens: Tokens
+    tokens: SampledTokens
     new: Tensor  # log-probabilities before the optimiser step
     clipped: Tensor
     importance: Tensor
