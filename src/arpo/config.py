@@ -475,7 +475,7 @@ def _complaint(error: Any, overrides: list[str]) -> str:
     key = ".".join(str(part) for part in error["loc"])
     for override in reversed(overrides):
         typed = override.partition("=")[0]
-        if typed == key:
+        if typed == key or (key.endswith(".options") and typed.startswith(f"{key}.")):
             return f"{_clipped(override)}: {_reason(key, error)}"
         if typed.startswith(f"{key}."):  # it goes on where the settings end
             return f"{_clipped(override)}: {_unknown_key(typed)}"

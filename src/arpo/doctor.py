@@ -48,7 +48,8 @@ def diagnose(env: EnvConfig) -> list[Finding]:
         f"{PIP} --force-reinstall --only-binary :all: pillow",
     )
     machine = (Finding("Python", True, here), _processor(), _disk(), *_torch(), fonts)
-    return [*machine, *(_backend(BACKENDS[name], env) for name in BACKENDS.names()), *(_extra(*extra) for extra in EXTRAS)]
+    environments = [_backend(BACKENDS[name], env) for name in BACKENDS.names()]
+    return [*machine, *environments, *(_extra(*extra) for extra in EXTRAS)]
 
 
 def _processor() -> Finding:

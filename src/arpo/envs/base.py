@@ -110,8 +110,11 @@ class Catalog(Protocol):
 class TaskList:
     """The Catalog of an environment whose tasks are in a list."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self._tasks = {task.id: task for task in tasks}
+    def __init__(self, tasks: Iterable[Task], env: str) -> None:
+        self._tasks: dict[str, Task] = {}
+        for task in tasks:
+            if task.env != env or self._tasks.setdefault(task.id, task) is not task:
+                raise TaskError(f"{task.id}: is listed twice, or its env is {task.env!r} and not {env!r}")
 
     @property
     def SPLITS(self) -> tuple[str, ...]:
@@ -159,7 +162,7 @@ class Backend:
     def make(self, **settings: Any) -> Env:
         """A new environment. ConfigError on a system where it does not work."""
         self.refuse_system()
-        return build(self.factory, **settings)
+        return build(self.factory, **{**self.options, **settings})
 
     @property
     def works_here(self) -> bool:

@@ -294,8 +294,8 @@ def make_pool(settings: EnvConfig, n_envs: int) -> LocalPool:
     known.refuse_system()
     if settings.workers and not _importable(known.factory):
         raise ConfigError(
-            f"env.workers={settings.workers}: worker processes cannot import {settings.name} from a script or a notebook; "
-            "move it to a module of its own, or set env.workers=0"
+            f"env.workers={settings.workers}: worker processes cannot import {settings.name} from a script or a "
+            "notebook; move it to a module of its own, or set env.workers=0"
         )
     return LocalPool(partial(build, known.factory, **settings_of(settings)), n_envs, settings)
 

@@ -67,7 +67,7 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
         same_settings(run, config)
         same_tasks(run, tasks, config)
         run.pin("model", loaded.identity)
-        by = reward if hasattr(reward, "__qualname__") else type(reward)  # an object that can be called has none
+        by: Any = reward if hasattr(reward, "__qualname__") else type(reward)  # the latter: of a callable object
         run.pin("reward", "its own" if reward is None else f"{by.__module__}.{by.__qualname__}")
         go_on(run, config)
         pool = make_pool(config.env, slots)
