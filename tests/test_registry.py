@@ -1,4 +1,4 @@
-"""What is known by name: a name has one owner, an unknown one is answered by the names, a stranger's mistake in a line."""
+"""What is known by name: a name has one owner, an unknown one is answered by names, a stranger's mistake is said."""
 
 from dataclasses import dataclass
 from importlib.metadata import EntryPoint

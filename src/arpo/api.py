@@ -109,8 +109,8 @@ def register_environment(
     """Make `env.name=NAME` known; returns what an entry point of the group `arpo.environments` names.
 
     `settings`: keys of the section `env` that the factory is called with. `options`: what else, with defaults, which
-    `env.options.KEY=…` changes. `deterministic`: equal seeds and actions give equal pixels. `replace`: where another has the
-    name, take its place, as a cell of a notebook that is run again has to.
+    `env.options.KEY=…` changes. `deterministic`: equal seeds and actions give equal pixels. `replace`: where another
+    has the name, take its place, as a cell of a notebook that is run again has to.
     """
     catalog = TaskList(tasks, name)
     BACKENDS.register(
