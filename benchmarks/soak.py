@@ -15,27 +15,32 @@ import argparse
 import asyncio
 import contextlib
 import ctypes
+import itertools
 import json
 import os
 import random
 import signal
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arpo.agent.actions import Finish, Type
+from arpo.agent.actions import Action, Finish, Type
+from arpo.agent.dialects.uitars import UITars
+from arpo.agent.episode import Agent
+from arpo.agent.player import Player
 from arpo.agent.random_actions import random_action
 from arpo.config import EnvConfig
-from arpo.envs.base import make
-from arpo.envs.base import Lease
+from arpo.engines.base import Sampling
+from arpo.engines.scripted import Policy, ScriptedEngine, byte_vocabulary
+from arpo.envs.base import Lease, make
 from arpo.envs.pool import LocalPool
-from arpo.errors import EnvError
-from arpo.types import Outcome, Task
+from arpo.runs.store import Run
+from arpo.types import Attempt, Provenance, Summary, Task
 
 SIZE = (1280, 720)
 LIGHT = (["mousepad"], ["galculator"], ["pcmanfm"])
@@ -46,14 +51,7 @@ MOST_STEPS = 12
 SET_CHILD_SUBREAPER, NEW_MOUNTS, PRIVATE = 36, 0x20000, 0x40000 | 0x4000  # Linux's numbers; the last: with all below
 
 
-@dataclass(frozen=True, slots=True)
-class Episode:
-    outcome: Outcome
-    right: float
-    score: float | None
-
-
-def make_job(number: int, rng: random.Random) -> Job:
+def make_attempt(number: int, rng: random.Random) -> Attempt:
     """Solved where the file `secret` holds the secret. A program of some kind is open, and a terminal on top."""
     secret = f"{rng.randrange(10**9):09d}"
     programs = [rng.choice(LIGHT if _solved(number) else LIGHT + HEAVY), ["xterm"]]
@@ -64,22 +62,21 @@ def make_job(number: int, rng: random.Random) -> Job:
         "expected": {"type": "rule", "rules": {"expected": f"{secret}\n"}},
     }
     task = Task(f"soak-{number}", programs[0][0], secret, "desktop", setup, evaluator, "soak")
-    return Job(task, number)
+    return Attempt(task, number, task.id, 0, 0, rng.randrange(2**31), Provenance("evaluation", "soak", 0))
 
 
-async def play(env: Lease, job: Job, seed: int) -> Episode:
-    rng = random.Random(f"{seed} {job.task.id} {job.attempt}")
-    right = float(_solved(job.index))
-    try:
-        await env.reset(job.task, 0)
-        if right:
-            await env.step(Type(f"echo {job.task.instruction} > secret\n"))
-        for _ in range(rng.randrange(MOST_STEPS)):
-            await env.step(random_action(rng, env.size))
-        await env.step(Finish())
-        return Episode(Outcome.FINISHED, right, await env.score())
-    except EnvError:
-        return Episode(Outcome.ENV_ERROR, right, None)
+def policy_for(attempt: Attempt) -> Policy:
+    """Write the secret where it is due, act at random, say that it is done."""
+    turns = itertools.count(not _solved(attempt.index))
+    last = random.Random(attempt.sample_seed).randrange(MOST_STEPS)
+
+    def act(env: Lease, seed: int) -> tuple[str, Action]:
+        turn = next(turns)
+        if turn == 0:
+            return "Write.", Type(f"echo {attempt.task.instruction} > secret\n")
+        return ("Done.", Finish()) if turn > last else ("Anything.", random_action(random.Random(seed), env.size))
+
+    return act
 
 
 def _solved(number: int) -> bool:
@@ -147,46 +144,44 @@ def _is_ours(group: Path, below: Collection[int]) -> bool:
     return maker == os.getpid() or maker in below or not Path(f"/proc/{maker}").exists()
 
 
-async def soak(minutes: float, desktops: int, seed: int) -> dict[str, Any]:
+async def soak(minutes: float, desktops: int, seed: int, run: Run) -> dict[str, Any]:
     rng, killed = random.Random(seed), Counter[str]()
-    begun, done = Counter[str](), list[tuple[Job, Episode]]()
+    begun, done = dict[str, Attempt](), list[tuple[Attempt, Summary]]()
     settings = EnvConfig(name="desktop", size=SIZE, workers=desktops)
     deadline = time.monotonic() + 60 * minutes
-    attempts = Counter[str]()
+    vocabulary = byte_vocabulary()
+    dialect = UITars(vocabulary)
 
-    async def attempt(env: Lease, job: Job) -> Episode:
-        episode = await play(env, job, seed)
-        attempts[episode.outcome] += 1
-        return episode
+    def agent_for(task: Task, env: Lease) -> Agent:
+        return Agent(ScriptedEngine(policy_for(begun[task.id]), env, dialect, vocabulary), dialect, Sampling())
+
+    def count(attempt: Attempt, summary: Summary | None) -> None:
+        if summary is not None:
+            done.append((attempt, summary))
 
     async with LocalPool(partial(make, "desktop", size=SIZE), desktops, settings) as pool:
         killing = asyncio.create_task(kill_at_random(rng, killed))
+        player = Player(pool, run)
         while time.monotonic() < deadline:
-            jobs = [make_job(sum(begun.values()) + i, rng) for i in range(2 * desktops)]
-            begun.update(job.task.id for job in jobs)
-            await pool.play(
-                jobs,
-                desktops,
-                stored=lambda job: None,
-                attempt=attempt,
-                done=lambda job, episode: episode and done.append((job, episode)),
-            )
+            attempts = [make_attempt(len(begun) + i, rng) for i in range(2 * desktops)]
+            begun |= {attempt.task.id: attempt for attempt in attempts}
+            await player.play(attempts, agent_for, desktops, count)
         killing.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await killing
-    ended = Counter(job.task.id for job, _ in done)
-    valid = [episode for _, episode in done if episode.outcome.valid]
+    ended = Counter(attempt.task.id for attempt, _ in done)
+    valid = [(summary.score, float(_solved(attempt.index))) for attempt, summary in done if summary.outcome.valid]
     return {
-        "episodes": sum(begun.values()),
-        "lost": sorted((begun - ended).keys()),
-        "twice": sorted((ended - begun).keys()),
+        "episodes": len(begun),
+        "lost": sorted(begun.keys() - ended.keys()),
+        "twice": sorted(name for name, times in ended.items() if times > 1),
         "valid": len(valid),
         "given up": len(done) - len(valid),
-        "attempts": dict(attempts),
+        "attempts": dict(Counter(summary.outcome for summary in run.summaries())),
         "killed": dict(killed),
-        "right": sum(episode.score == episode.right for episode in valid),
-        "wrong": sum(episode.score != episode.right for episode in valid),
-        "solved": sum(episode.right == 1 for episode in valid),
+        "right": sum(score == right for score, right in valid),
+        "wrong": sum(score != right for score, right in valid),
+        "solved": sum(right == 1 for _, right in valid),
     }
 
 
@@ -198,7 +193,8 @@ def main() -> None:
     given = parser.parse_args()
     apart = keep_apart()
     before = things(apart)
-    report = asyncio.run(soak(given.minutes, given.desktops, given.seed))
+    with tempfile.TemporaryDirectory() as folder, Run.write(Path(folder), "") as run:
+        report = asyncio.run(soak(given.minutes, given.desktops, given.seed, run))
     for _ in range(100):  # the kernel takes a moment
         if (after := things(apart)) == before:
             break

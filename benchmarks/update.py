@@ -23,12 +23,14 @@ from torch.profiler import ProfilerActivity, profile
 
 import arpo.engines.local.engine
 import arpo.envs.pocket.env
+import arpo.runs.store
 from arpo.config import load_config
 from arpo.engines.local import LocalEngine
 from arpo.engines.local.screens import Screens
 from arpo.envs.pocket.env import PocketEnv
 from arpo.model.vision import Tower
 from arpo.runs.store import Run
+from arpo.training.base import Update
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.command import run_training
 from arpo.training.learner import LocalLearner
@@ -54,7 +56,7 @@ LEARNING = [
     (torch.Tensor, "backward", "backward"),
     (torch.nn.utils, "clip_grad_norm_", "optimiser"),
     (torch.optim.AdamW, "step", "optimiser"),
-    (Run, "add_record", "record of every token"),
+    (arpo.runs.store, "pack", "record of every token"),
     (Checkpoints, "save", "checkpoint"),
     (arpo.engines.local.engine, "load_model", "weights loaded by the engine"),
 ]
@@ -108,7 +110,7 @@ def main() -> None:
         watch.seconds.clear()
         log(self, metrics)
 
-    def update_too(*args: Any) -> dict[str, float]:
+    def update_too(*args: Any) -> Update:
         last[:] = args
         return update(*args)
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+import plain
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
@@ -32,9 +33,8 @@ from arpo.model.checkpoint import load_checkpoint
 from arpo.runs import store
 from arpo.runs.store import Run
 from arpo.types import Observation
-from engines import plain
-from engines.conftest import make
 from fake_env import FakeEnv, make_task
+from tiny_model import make_decided
 
 LONG = 60.0  # seconds after which nobody waits any more
 LARGE_SIZE, SMALL_SIZE = (644, 420), (448, 280)
@@ -42,7 +42,7 @@ LARGE_SIZE, SMALL_SIZE = (644, 420), (448, 280)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make(tmp_path_factory.mktemp("checkpoint"), seed=0)
+    return make_decided(tmp_path_factory.mktemp("checkpoint"), seed=0)
 
 
 def watch(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> list[bool]:

@@ -6,7 +6,6 @@ import dataclasses
 import statistics
 
 import pytest
-from attempts import attempt, group
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -16,6 +15,7 @@ from arpo.algorithms.base import make_algorithm
 from arpo.config import AlgorithmConfig
 from arpo.training.metrics import episode_metrics
 from arpo.types import Group, Outcome, Trajectory
+from attempts import attempt, group
 
 ARPO = AlgorithmConfig()
 UNPARSABLE, CUT_OFF = Outcome.UNPARSABLE, Outcome.CUT_OFF

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from attempts import attempt, group
 
 from arpo.algorithms.advantages import group_advantages
 from arpo.algorithms.base import METHODS, make_algorithm
@@ -18,6 +17,7 @@ from arpo.algorithms.replay import Replay
 from arpo.config import AlgorithmConfig
 from arpo.errors import ConfigError
 from arpo.types import Completion, Group, Outcome, Trajectory
+from attempts import attempt, group
 
 FAILED = group(*[0.0] * 8)
 

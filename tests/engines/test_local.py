@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-import plain
 import pytest
 import torch
 
+import plain
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.engines.local import LocalEngine, cache, sampling, screens
 from arpo.engines.local import engine as local

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from arpo.agent.dialects.uitars import UITars
 from arpo.config import load_config
-from arpo.evaluation.command import _load, load_agent
+from arpo.evaluation.agents import load_agent
 from tiny_model import make_tiny
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -21,20 +22,22 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_checkpoint_brings_its_own_prompt(checkpoint: Path) -> None:
-    dialect = _load(load_config(None, []), str(checkpoint))[1]
+    dialect = load_agent(load_config(None, []), str(checkpoint), slots=1).dialect
+    assert isinstance(dialect, UITars)
     assert dialect.prompt("sing") == "Do this: sing"
 
 
 def test_a_prompt_file_of_the_user_goes_before_it(checkpoint: Path, tmp_path: Path) -> None:
     mine = tmp_path / "mine.txt"
     mine.write_text("Please {instruction}")
-    dialect = _load(load_config(None, [f"agent.prompt_file={mine}"]), str(checkpoint))[1]
+    dialect = load_agent(load_config(None, [f"agent.prompt_file={mine}"]), str(checkpoint), slots=1).dialect
+    assert isinstance(dialect, UITars)
     assert dialect.prompt("sing") == "Please sing"
 
 
 def test_a_context_is_as_long_as_the_settings_say_and_never_longer_than_the_model_can_take(checkpoint: Path) -> None:
     def longest(context: str) -> int:
-        return load_agent(load_config(None, [f"agent.context={context}"]), str(checkpoint), 1)[0].max_context
+        return load_agent(load_config(None, [f"agent.context={context}"]), str(checkpoint), 1).engine.max_context
 
     model = longest("null")
     assert longest("100") == 100

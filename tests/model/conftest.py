@@ -1,5 +1,5 @@
-"""The tiny checkpoints of the engines' tests."""
+"""The tiny checkpoints, made once."""
 
-from engines.conftest import other_folder, tiny, tiny_folder
+from tiny_model import other_folder, tiny, tiny_folder
 
 __all__ = ["other_folder", "tiny", "tiny_folder"]

@@ -39,7 +39,8 @@ def loss_of(model: QwenVL, rank: int, frozen: bool, recompute: bool) -> Tensor:
     n, pad, text = IMAGE[0] * IMAGE[1], model.config.image_token_id, model.config.text_config
     ids = torch.randint(0, 200, (1, 20), generator=random)
     ids[:, 4 : 4 + n] = pad
-    given: dict[str, Any] = {"images": [torch.randint(0, 256, (28 * IMAGE[0], 28 * IMAGE[1], 3), generator=random)]}
+    given: dict[str, Any] = {"shown": ["it"]}
+    given["images"] = {"it": torch.randint(0, 256, (28 * IMAGE[0], 28 * IMAGE[1], 3), generator=random)}
     if frozen:
         given = {"features": torch.randn(n, text.hidden_size, generator=random)}
     wanted = torch.tensor([[16, 17, 18, -1]])

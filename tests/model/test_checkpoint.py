@@ -204,3 +204,60 @@ def test_whoever_may_read_the_folder_may_read_the_weights(tiny_folder: Path, tmp
             os.umask(before)
         modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in (tmp_path / f"{umask:o}").iterdir()}
         assert "model.safetensors" in modes and set(modes.values()) == {mode}
+
+
+def test_transformers_loads_what_is_saved_here_and_the_other_way_round(tiny_folder: Path, tmp_path: Path) -> None:
+    from transformers import Qwen2_5_VLForConditionalGeneration
+
+    ours = load_model(tiny_folder, "cpu")
+    save_model(ours, tmp_path / "ours")
+    theirs, info = Qwen2_5_VLForConditionalGeneration.from_pretrained(tmp_path / "ours", output_loading_info=True)
+    assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
+    theirs.save_pretrained(tmp_path / "theirs")
+    again = load_model(tmp_path / "theirs", "cpu").state_dict()
+    for name, weight in theirs.state_dict().items():
+        assert torch.equal(weight, ours.state_dict()[name]) and torch.equal(weight, again[name]), name
+    names = [set(load_file(tmp_path / who / "model.safetensors")) for who in ("ours", "theirs")]
+    configs = [json.loads((tmp_path / who / "config.json").read_text()) for who in ("ours", "theirs")]
+    assert names[0] == names[1] and configs[0] == configs[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (
+            lambda c: c["text_config"]["rope_parameters"].update(rope_type="linear", factor=2.0),
+            "scaled rotary positions",
+        ),
+        (lambda c: c["vision_config"].update(hidden_act="gelu"), "another activation than silu"),
+        (
+            lambda c: c["text_config"].update(
+                use_sliding_window=True, sliding_window=64, layer_types=None, max_window_layers=0
+            ),
+            "sliding-window attention",
+        ),
+    ],
+)
+def test_what_the_forward_pass_cannot_do_is_refused(folder: Path, change: Callable[[dict], object], what: str) -> None:
+    edit_config(folder, change)
+    with pytest.raises(ConfigError, match=f"uses {what}, which is not supported"):
+        load_model(folder, "cpu")
+
+
+def test_names_of_both_kinds_are_known_and_an_untied_head_is_kept(folder: Path, tmp_path: Path) -> None:
+    def rename(weights: dict[str, torch.Tensor]) -> None:
+        for name in list(weights):
+            new = f"model.{name}" if name.startswith("visual.") else name.replace("model.", "model.language_model.", 1)
+            weights[new] = weights.pop(name)
+        weights["lm_head.weight"] = weights["model.language_model.embed_tokens.weight"] + 1
+
+    edit_weights(folder, rename)
+    tied = load_model(folder, "cpu")
+    assert torch.equal(tied.lm_head.weight, tied.model.language_model.embed_tokens.weight)
+    edit_config(
+        folder, lambda c: (c.update(tie_word_embeddings=False), c["text_config"].update(tie_word_embeddings=False))
+    )
+    untied = load_model(folder, "cpu")
+    save_model(untied, tmp_path / "saved")
+    again = load_model(tmp_path / "saved", "cpu")
+    assert torch.equal(again.lm_head.weight, tied.lm_head.weight + 1)

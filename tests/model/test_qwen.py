@@ -2,18 +2,18 @@
 
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
+import plain
 from arpo.engines.base import Prompt
 from arpo.images import decode
 from arpo.model.checkpoint import Checkpoint, load_checkpoint
 from arpo.model.images import image_grid, resized
 from arpo.model.layout import Layout, lay_out
 from arpo.model.qwen import banned_ids
-from engines import plain
 
 SIZES = [(112, 84), (84, 112), (56, 56), (200, 90)]
 
@@ -26,8 +26,9 @@ def context(tiny: Checkpoint, n_images: int) -> tuple[Prompt, Layout]:
     return prompt, lay_out(prompt.ids, sizes, tiny.config.image_token_id)
 
 
-def pixels(prompt: Prompt) -> list[Tensor]:
-    return [torch.from_numpy(resized(decode(one.image)).copy()) for one in prompt.images]
+def pixels(prompt: Prompt) -> dict[str, Any]:
+    images = {one.hash: torch.from_numpy(resized(decode(one.image)).copy()) for one in prompt.images}
+    return {"images": images, "shown": [one.hash for one in prompt.images]}
 
 
 @pytest.mark.parametrize("n_images", [1, 2, 5])
@@ -57,7 +58,7 @@ def test_an_image_at_the_very_beginning_and_two_in_a_row_are_laid_out(tiny: Chec
 def test_the_forward_pass_equals_that_of_transformers(tiny: Checkpoint, n_images: int) -> None:
     prompt, layout = context(tiny, n_images)
     with torch.no_grad():
-        ours = tiny.model(layout.ids, layout.positions, images=pixels(prompt))
+        ours = tiny.model(layout.ids, layout.positions, **pixels(prompt))
         theirs = plain.reference(tiny)(**plain.reference_inputs(tiny, prompt)).logits[0]
     banned = torch.zeros(ours.shape[-1], dtype=torch.bool)
     banned[list(banned_ids(tiny.config))] = True
@@ -75,7 +76,7 @@ def test_weights_have_the_names_the_order_and_the_shapes_of_transformers(tiny: C
 
 def test_features_may_be_given_in_place_of_images_and_an_image_that_comes_twice_is_run_once(tiny: Checkpoint) -> None:
     prompt, _ = context(tiny, 1)
-    (one,), pad = pixels(prompt), tiny.config.image_token_id
+    (one,), pad = pixels(prompt)["images"].values(), tiny.config.image_token_id
     size = image_grid(prompt.images[0].width, prompt.images[0].height)
     layout = lay_out((5, pad, 6, pad), [size, size], pad)
     runs: list[int] = []
@@ -83,7 +84,7 @@ def test_features_may_be_given_in_place_of_images_and_an_image_that_comes_twice_
     with torch.no_grad():
         features = tiny.model.model.visual(one[None])[0]
         runs.clear()
-        scores = tiny.model(layout.ids, layout.positions, images=[one, one])
+        scores = tiny.model(layout.ids, layout.positions, images={"one": one}, shown=["one", "one"])
         assert runs == [1]
         assert torch.equal(scores, tiny.model(layout.ids, layout.positions, torch.cat([features, features])))
     hook.remove()
@@ -97,7 +98,7 @@ def test_a_hook_on_any_module_fires_once_a_pass(tiny_folder: Path, tiny: Checkpo
     fired: Counter[str] = Counter()
     for name, module in model.named_modules():
         module.register_forward_hook(lambda *_, name=name: fired.update([name]))  # type: ignore[misc]
-    scores = model(layout.ids, layout.positions, images=pixels(prompt), recompute=recompute)
+    scores = model(layout.ids, layout.positions, **pixels(prompt), recompute=recompute)
     lists = {"model", "model.visual.blocks", "model.language_model.layers"}  # they only hold others
     assert fired == {name: 1 for name, _ in model.named_modules() if name not in lists}
     scores[0, :5].sum().backward()

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 import torch
 
+import plain
 from arpo.bench.sample import plain_model
 from arpo.model.checkpoint import load_model
 from arpo.model.images import image_tokens, resized
 from arpo.model.qwen import QwenVL
-from engines import plain
 from tiny_model import make_tiny
 
 

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from arpo.agent.actions import Finish
+from arpo.agent.actions import Action, Finish
 from arpo.agent.dialects.uitars import UITars
-from arpo.agent.episode import run_episode
+from arpo.agent.episode import Agent, run_episode
 from arpo.agent.random_actions import random_action
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.scripted import Policy, ScriptedEngine, byte_vocabulary
@@ -30,7 +30,7 @@ from arpo.errors import ConfigError
 from arpo.images import decode, observe, pixel_hash
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
-from arpo.types import Completion, Observation, Outcome, Provenance, Step, Task, Tokens, Trajectory
+from arpo.types import Attempt, Completion, Observation, Outcome, Provenance, Step, Task, Tokens, Trajectory
 
 CHILD = Path(__file__).with_name("writer.py")
 
@@ -328,13 +328,13 @@ def erring_expert(task: Task) -> Policy:
     """The expert, with something random every other turn and never an end: many different screens."""
     expert, turns = make_expert(task.env, task), iter(range(100))
 
-    def act(env: Env, seed: int) -> tuple[str, object]:
+    def act(env: Env, seed: int) -> tuple[str, Action]:
         thought, action = expert.act(env) if next(turns) % 2 else ("Hm, let me try this.", None)
         if action is None or isinstance(action, Finish):
             return "Hm, let me try this.", random_action(random.Random(seed), env.size)
         return thought, action
 
-    return act  # type: ignore[return-value]
+    return act
 
 
 def test_fifteen_steps_take_well_under_200_kb_on_disk(tmp_path: Path) -> None:
@@ -344,19 +344,9 @@ def test_fifteen_steps_take_well_under_200_kb_on_disk(tmp_path: Path) -> None:
 
     async def play(task: Task, run: Run) -> Trajectory:
         async with LocalPool(partial(make, "pocket"), 1).lease() as lease:
-            return await run_episode(
-                task,
-                lease,
-                Sampled(erring_expert(task), lease.env, dialect, vocabulary),
-                dialect,
-                Sampling(),
-                env_seed=1,
-                sample_seed=2,
-                trajectory_id="a",
-                attempt=0,
-                provenance=Provenance("rollout", "r", 0),
-                images=run.keep_image,
-            )
+            agent = Agent(Sampled(erring_expert(task), lease.env, dialect, vocabulary), dialect, Sampling())
+            attempt = Attempt(task, 0, "a", 0, env_seed=1, sample_seed=2, provenance=Provenance("rollout", "r", 0))
+            return await run_episode(attempt, lease, agent, run.keep_image)
 
     for task in load_tasks("pocket", "subset32"):
         if task.feasible:

@@ -25,8 +25,8 @@ from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import LocalLearner
 from arpo.training.loop import train
 from arpo.training.rollouts import Rollouts
-from engines.conftest import make
 from fake_env import BUTTON, FakeEnv, make_task
+from tiny_model import make_decided
 
 TASKS = [make_task(f"press-{i}") for i in range(5)]
 
@@ -41,8 +41,8 @@ class Guesser(UITars):
 
 
 def make_guesser(folder: Path, seed: int = 0) -> Path:
-    """The tiny checkpoint of the engines' tests, its embedding of the end token so large that replies are short."""
-    make(folder, seed)
+    """The tiny checkpoint, its embedding of the end token so large that replies are short."""
+    make_decided(folder, seed)
     model = load_model(folder, "cpu")
     end = load_checkpoint(folder, "cpu").vocabulary.special("<|im_end|>")
     with torch.no_grad():

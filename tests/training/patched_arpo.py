@@ -13,13 +13,13 @@ from guesser import Guesser
 from trainer import kill_at
 
 from arpo import cli
-from arpo.agent import dialects
+from arpo.agent.dialects.base import DIALECTS, DialectEntry
 from arpo.envs.base import BACKENDS
 from fake_env import BACKEND
 
 if __name__ == "__main__":
     BACKENDS["fake"] = BACKEND
-    dialects.DIALECTS["uitars"] = Guesser
+    DIALECTS["uitars"] = DialectEntry("uitars", Guesser)
     name, _, moment = os.environ.get("KILL", "").partition(" ")
     if Path(sys.argv[-1]).name == name:
         kill_at(moment)

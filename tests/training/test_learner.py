@@ -17,7 +17,7 @@ import torch
 from guesser import make_guesser, rollouts_of, settings
 from torch import Tensor
 
-from algorithms.attempts import group
+import plain
 from arpo.algorithms.base import Credit, make_algorithm
 from arpo.algorithms.grpo import Grpo, for_every_token
 from arpo.config import Config
@@ -35,7 +35,7 @@ from arpo.training.base import Batch, LearnerError, NotFinite
 from arpo.training.learner import LocalLearner
 from arpo.training.samples import to_batches, to_samples
 from arpo.types import Group, Observation, Sample
-from engines import plain
+from attempts import group
 
 FREE = settings({"group": 3}, rollout_tasks=4, grad_clip=1e9)  # the gradient as it is
 WATCHED = (  # weights of all kinds whose gradients are compared
@@ -403,7 +403,7 @@ def test_a_frozen_tower_stays_as_it_is_and_another_moves(
     guesser_folder: Path, checkpoint: Checkpoint, played: Played, frozen: bool
 ) -> None:
     learner = pupil(checkpoint, played, changed(freeze_vision=frozen, weight_decay=0.1))
-    learner._screens = Screens(learner.model.model.visual, torch.device("cpu"))  # its own tower looks, frozen or not
+    learner._screens = Screens(learner.model.model.visual)  # its own tower looks, frozen or not
     learner.learn(steps(*played.samples))
     before = load_checkpoint(guesser_folder, "cpu").model.model.visual.state_dict()
     same = [torch.equal(before[name], weight) for name, weight in checkpoint.model.model.visual.state_dict().items()]
@@ -424,7 +424,7 @@ def test_each_batch_that_holds_something_is_one_step_and_an_update_one_version(
     assert (learner._steps, learner.version) == (2, 1)
     before = {name: weight.clone() for name, weight in learner.model.named_parameters()}
     assert learner.learn(steps([], [])) == {"optimizer_steps": 0, "learned_tokens": 0}
-    assert (learner.steps, learner.version) == (2, 2)
+    assert (learner._steps, learner.version) == (2, 2)
     assert all(torch.equal(before[name], weight) for name, weight in learner.model.named_parameters())
 
 

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 
 from arpo import cli
-from arpo.agent import dialects
+from arpo.agent.dialects.base import DIALECTS, DialectEntry
 from arpo.config import load_config
 from arpo.errors import ConfigError, EnvError
 from arpo.evaluation.command import run_evaluation
@@ -291,7 +291,7 @@ def arpo(
 ) -> Arpo:
     monkeypatch.setenv("COLUMNS", "200")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setitem(dialects.DIALECTS, "uitars", Guesser)
+    monkeypatch.setitem(DIALECTS, "uitars", DialectEntry("uitars", Guesser))
     return Arpo(guesser_folder, monkeypatch, capsys)
 
 

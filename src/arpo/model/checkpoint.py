@@ -107,7 +107,9 @@ def save_model(model: QwenVL, folder: Path, weights: dict[str, torch.Tensor] | N
     from huggingface_hub import save_torch_state_dict
 
     config = copy.deepcopy(model.config)
-    config.architectures, config.dtype = [ARCHITECTURE], model.lm_head.weight.dtype
+    config.architectures = [ARCHITECTURE]
+    for part in (config, config.text_config, config.vision_config):
+        part.dtype = model.lm_head.weight.dtype
     config.save_pretrained(folder)
     weights = dict(model.state_dict() if weights is None else weights)
     if config.tie_word_embeddings:

@@ -9,7 +9,7 @@ is handed in as a function, and everything else is written once. Whatever uses a
 that hooks fire: those of FSDP, of LoRA, of anybody who watches a layer.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeAlias
 
@@ -46,20 +46,20 @@ class QwenVL(nn.Module):
         ids: Tensor,
         positions: Tensor,
         features: Tensor | None = None,
-        images: Sequence[Tensor] = (),
+        images: Mapping[str, Tensor] | None = None,
+        shown: Sequence[str] = (),
         wanted: Tensor | None = None,
         recompute: bool = False,
         dtype: torch.dtype | None = None,
     ) -> Tensor:
         """Scores of the token after each of ... x T; for the rest see `TextModel`.
 
-        `images`: in place of `features`, H x W x 3 each, for the tower; one that is given twice goes through it once.
+        `images`: in place of `features`, H x W x 3 each, for the tower; `shown`: which of them stand there, in order.
         `wanted`, ... x Q: the places whose scores are needed, then -1. The result is one row for each of them.
         """
         if images:
-            each = {id(image): image for image in images}
-            tokens = {name: self.model.visual(image[None])[0] for name, image in each.items()}
-            features = torch.cat([tokens[id(image)] for image in images])
+            tokens = {name: self.model.visual(image[None])[0] for name, image in images.items()}
+            features = torch.cat([tokens[name] for name in shown])
         places = None if wanted is None else wanted.clamp(min=0)
         hidden = self.model.language_model(ids, positions, features, None, places, recompute, dtype)
         return self.scores(hidden if wanted is None else hidden[wanted >= 0])

@@ -231,7 +231,7 @@ class LocalLearner:
             return {"features": visual.flip(0, 1) if altered else visual}
         arrays = {name: np.array(resized(decode(part.screens[name].image))) for name in names}
         pixels = {name: torch.from_numpy(array).to(self._device) + 128 * altered for name, array in arrays.items()}
-        return {"images": [pixels[name] for name in part.images]}
+        return {"images": pixels, "shown": part.images}
 
     def _parts(self, samples: Sequence[Sample], screens: Mapping[str, Observation]) -> Iterator[_Part]:
         """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""
