@@ -69,6 +69,22 @@ def test_the_page_on_extending_runs_from_top_to_bottom(tmp_path: Path) -> None:
         assert (tmp_path / "runs" / name / "summary.json").exists()
 
 
+class Half:
+    """A reward that is an object."""
+
+    def __call__(self, task: arpo.Task, trajectory: arpo.Trajectory) -> float:
+        return (trajectory.score or 0.0) / 2
+
+
+@pytest.mark.slow
+def test_a_reward_may_be_an_object_and_a_run_stays_with_its_own(tmp_path: Path) -> None:
+    one = ("tasks.source=shell-open-000", "tasks.max_steps=1", "train.rollout_tasks=1", "train.optimizer_tasks=1")
+    none = ("train.updates=0", "eval.trials=1", "eval.held_out=0")
+    assert "base_train" in arpo.train("pocket", *one, *none, run_dir=tmp_path, reward=Half())
+    with pytest.raises(ConfigError, match="reward"):
+        arpo.train("pocket", *one, *none, run_dir=tmp_path)
+
+
 def test_it_is_called_from_a_thread_and_inside_an_event_loop(tmp_path: Path) -> None:
     async def cell() -> arpo.Evaluation:
         return arpo.evaluate("expert", *EXPERT, run_dir=tmp_path / "cell")
