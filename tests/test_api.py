@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import arpo
+from arpo import api
 from arpo.errors import ConfigError
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +44,7 @@ def test_import_arpo_loads_nothing_and_the_api_no_torch(tmp_path: Path) -> None:
 
 
 def test_every_name_is_there_and_says_what_it_is() -> None:
-    named = {name: getattr(arpo, name) for name in arpo.__all__}
+    named = {name: getattr(arpo, name) for name in api.__all__}
     assert [name for name, value in named.items() if inspect.isfunction(value) and not value.__doc__] == []
 
 

@@ -27,6 +27,7 @@ import arpo
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
 from arpo.algorithms.base import METHODS, make_algorithm
+from arpo.bench.compare import methods_of
 from arpo.config import Config, load_config, to_yaml
 from arpo.engines.base import Engine, Sampling
 from arpo.engines.local import LocalEngine
@@ -207,6 +208,7 @@ def test_a_method_that_sets_other_fields_is_named_by_what_is_changed_of_it() -> 
         load_config("pocket", ["algorithm.name=single", "algorithm.group=4"])
     config = load_config("pocket", ["algorithm.name=single:group=4"])
     assert config.algorithm.group == 4
+    assert methods_of("pocket-compare", [], "single:group=4")["single:group=4"].algorithm.group == 4
     with pytest.raises(ConfigError, match="grpo has no option 'discount'"):
         load_config("pocket", ["algorithm.name=grpo", "algorithm.options.discount=1"])
 

@@ -28,6 +28,7 @@ import numpy as np
 from rich.console import Console
 from rich.progress import Progress
 
+from arpo.algorithms.base import METHODS
 from arpo.bench.compare_table import BASE, as_table, compared, curve
 from arpo.config import METHOD, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
@@ -48,7 +49,8 @@ def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str
     methods: dict[str, Config] = {}
     for name in names.replace(" ", "").split(","):
         algorithm, *changes = name.split(":")
-        named = [change for change in changes if change.partition("=")[0] in METHOD]
+        fields = (*METHOD, *(METHODS[algorithm].settings if algorithm in METHODS.names() else ()))
+        named = [change for change in changes if change.partition("=")[0] in fields]
         others = [f"algorithm.{change}" for change in changes if change not in named]
         config = load_config(source, [*overrides, f"algorithm.name={':'.join([algorithm, *named])}", *others])
         if name in methods:
