@@ -177,9 +177,8 @@ class _Session:
         agent = Agent(self.loaded.engine, self.loaded.dialect, sampling_of(self.config.eval))
         judged = {}
         for split, tasks in self.tasks.items():
-            what = f"{who} on {split}"
             judged[split] = await evaluate_shown(
-                self.console, what, lambda task, env: agent, tasks, self.config, player, self.run, update
+                f"{who} on {split}", lambda task, env: agent, tasks, self.config, player, self.run, update
             )
         return judged
 
