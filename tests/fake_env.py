@@ -19,7 +19,7 @@ from arpo.types import Observation, Task, to_json
 
 BACKEND = Backend(
     name="fake",
-    about="one button, for tests",
+    description="one button, for tests",
     factory="fake_env:FakeEnv",
     deterministic=True,
     catalog="fake_env",

@@ -10,6 +10,7 @@ import pytest
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Scroll, points
 from arpo.bench import envs as bench
 from arpo.errors import ConfigError
+from arpo.images import Pixels
 from fake_env import BUTTON, FakeEnv
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
@@ -39,7 +40,7 @@ def test_half_of_the_steps_are_the_experts_and_every_one_is_drawn(monkeypatch: p
             done.append(action)
             super().perform(action)
 
-        def pixels(self):  # type: ignore[no-untyped-def]
+        def pixels(self) -> Pixels:
             nonlocal drawn
             drawn += 1
             return super().pixels()

@@ -15,7 +15,7 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
 def test_the_example_solves_its_task() -> None:
-    example = re.search(r"```python\n(.*?)```", README, re.DOTALL)
+    example = re.search(r"```python\n(from arpo\.agent.*?)```", README, re.DOTALL)
     assert example is not None
     printed = io.StringIO()
     with contextlib.redirect_stdout(printed):

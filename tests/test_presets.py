@@ -28,7 +28,7 @@ def make_osworld(folder: Path, count: int) -> str:
     names = [f"task-{i:03d}" for i in range(count)]
     (folder / "examples" / "os").mkdir(parents=True)
     for i, name in enumerate(names):
-        task = {"id": name, "snapshot": "os", "instruction": f"Open file {i}.", "config": []}
+        task: dict[str, Any] = {"id": name, "snapshot": "os", "instruction": f"Open file {i}.", "config": []}
         result = {"type": "vm_command_line", "command": ["cat", f"file {i}"]}
         task["evaluator"] = {"func": "exact_match", "result": result} if i % 5 else {"func": "infeasible"}
         (folder / "examples" / "os" / f"{name}.json").write_text(json.dumps(task))

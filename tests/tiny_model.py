@@ -43,7 +43,7 @@ def make_decided(folder: Path, seed: int) -> Path:
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.ndim > 1:
-                weight *= 8.0 if "embed_tokens" in name else 6.0
+                weight.mul_(8.0 if "embed_tokens" in name else 6.0)
     save_model(model, folder)
     return folder
 

@@ -8,6 +8,7 @@
 Nothing is coerced (`seed="3"` is text, not a number): what a file says is what it means.
 """
 
+import contextlib
 import difflib
 import functools
 import re
@@ -45,6 +46,19 @@ def _name_of(registry: Registry[Any]) -> pydantic.AfterValidator:
     return pydantic.AfterValidator(known)
 
 
+def _options_of(registry: Registry[Any]) -> pydantic.AfterValidator:
+    """Settings that the named one has of its own: what is given, and its defaults."""
+
+    def known(given: dict[str, Any], others: pydantic.ValidationInfo) -> dict[str, Any]:
+        name = others.data.get("name", "").partition(":")[0]
+        own = registry[name].options if name else given
+        if strange := given.keys() - own:
+            raise ValueError(f"{name} has no option {min(strange)!r}; it has {', '.join(own) or 'none'}")
+        return {**own, **given}
+
+    return pydantic.AfterValidator(known)
+
+
 def _device(value: str) -> str:
     if not re.fullmatch(r"auto|cpu|mps|cuda(:\d{1,3})?", value):
         raise ValueError("must be auto, cpu, cuda, cuda:N or mps")
@@ -70,6 +84,9 @@ class EnvConfig(Section):
     name: Annotated[str, _name_of(BACKENDS)] = _setting("pocket", "which environment; `arpo envs list` names them")
     size: Size = _setting((448, 280), "the screen, WIDTHxHEIGHT in pixels")
     workers: int = _setting(0, "processes for environments, one in each; 0: all in this one; changes no result", ge=0)
+    options: Annotated[dict[str, Any], _options_of(BACKENDS)] = _setting(
+        {}, "of an environment from outside arpo: what it has of its own", validate_default=True
+    )
     files: str | None = _setting(None, "of desktop: a folder with the files of OSWorld's tasks, or a mirror's address")
     osworld_python: str | None = _setting(None, "the Python of OSWorld's client: for osworld, and checkers arpo lacks")
     osworld_image: str = _setting("happysixd/osworld-docker", "of osworld: the Docker image of a machine", min_length=1)
@@ -122,6 +139,9 @@ class AlgorithmConfig(Section):
 
     name: str = _setting(
         "arpo", "grpo, dapo, arpo or arpo+: sets fields below (docs/algorithms.md); or, say, arpo+:replay_tau=null"
+    )
+    options: Annotated[dict[str, Any], _options_of(METHODS)] = _setting(
+        {}, "of an algorithm from outside arpo: what it has of its own", validate_default=True
     )
     group: int = _setting(8, "episodes of a task that are compared with each other", ge=1)
     std: Literal["population", "sample"] = _setting("population", "which standard deviation divides advantages")
@@ -188,8 +208,8 @@ def _meant(name: object) -> dict[str, Any]:
     meant = {field: AlgorithmConfig.model_fields[field].default for field in METHOD} | dict(METHODS[known].settings)
     for change in changes:
         field, equals, value = change.partition("=")
-        if field not in METHOD or not equals:
-            raise ValueError(f"a name holds what it changes of {', '.join(METHOD)}, as in {known}:redraw=2")
+        if field not in meant or not equals:
+            raise ValueError(f"a name holds what it changes of {', '.join(meant)}, as in {known}:redraw=2")
         meant[field] = _yaml(value, change)
     return meant
 
@@ -267,9 +287,11 @@ def load_config(source: str | None, overrides: list[str], stored: bool = False) 
     values = {} if source is None else _read(source)
     if source is not None:  # first alone, so that an error says whether the file or the command line is wrong
         _validated(values, stored, prefix=f"{source}: ")
-    if any(override.startswith("algorithm.name=") for override in overrides):
-        for field in METHOD:
-            values.get("algorithm", {}).pop(field, None)
+    for name in [override.partition("=")[2] for override in overrides if override.startswith("algorithm.name=")]:
+        given = values.get("algorithm", {})
+        with contextlib.suppress(ValueError):  # no method: said below
+            for field in ("options", *_meant(given.get("name", "arpo")), *_meant(name)):
+                given.pop(field, None)
     for override in overrides:
         _override(values, override)
     return _validated(values, stored, overrides=overrides)
@@ -419,7 +441,7 @@ def _complaint(error: Any, overrides: Sequence[str]) -> str:
     key = ".".join(str(part) for part in error["loc"])
     for override in reversed(overrides):
         typed = override.partition("=")[0]
-        if typed == key:
+        if typed == key or (key.endswith(".options") and typed.startswith(f"{key}.")):
             return f"{_clipped(override)}: {_reason(key, error)}"
         if typed.startswith(f"{key}."):  # it goes on where the settings end
             return f"{_clipped(override)}: {_unknown_key(typed)}"

@@ -42,7 +42,7 @@ def diagnose(env: EnvConfig) -> list[Finding]:
         Finding("disk", True, _disk()),
         *_torch(),
         Finding("Pillow with FreeType", bool(freetype), detail, f"{PIP} --force-reinstall --only-binary :all: pillow"),
-        *(Finding(f"environment {known.name}", *try_out(known, env)) for known in BACKENDS.values()),
+        *(Finding(f"environment {name}", *try_out(BACKENDS[name], env)) for name in BACKENDS.names()),
         *(_extra(*extra) for extra in EXTRAS),
     ]
 

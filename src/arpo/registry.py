@@ -2,7 +2,7 @@
 
 By a call, in the process that uses it:
 
-    ENVIRONMENTS.register(Backend(name="mine", …))
+    BACKENDS.register(Backend(name="mine", …))        # or arpo.register_environment("mine", …)
 
 Or by an entry point of an installed package, whose module is imported when the name is asked for first:
 
@@ -34,8 +34,10 @@ class Registry(dict[str, T]):
         self.kind, self.group = kind, group
         self._installed = False  # whether the entry points were looked at, which takes a while
 
-    def register(self, entry: T) -> None:
-        """Add one. ConfigError where another has its name."""
+    def register(self, entry: T, replace: bool = False) -> None:
+        """Add one. ConfigError where another has its name; `replace`: it takes its place, as in a cell run again."""
+        if replace:
+            self[entry.name] = entry
         if self.setdefault(entry.name, entry) != entry:
             raise ConfigError(f"there is another {self.kind} of the name {entry.name!r}: choose another name")
 
@@ -48,12 +50,13 @@ class Registry(dict[str, T]):
     def names(self) -> list[str]:
         """Of all that can be used here."""
         if not self._installed:
-            self._installed = True
             for point in entry_points(group=self.group):
                 try:
                     self.register(point.load())
                 except Exception as error:  # whatever a stranger's module does wrong
-                    raise ConfigError(f"{point.value}, an entry point of {self.group}: {error}") from error
+                    why = " ".join(f"{type(error).__name__}: {error}".split())
+                    raise ConfigError(f"{point.value}, an entry point of {self.group}: {why}") from error
+            self._installed = True
         return list(self)
 
 

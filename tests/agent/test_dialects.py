@@ -61,6 +61,7 @@ def test_the_settings_of_the_agent_reach_the_dialect(vocabulary: Vocabulary, tmp
 
 def test_the_settings_by_default_are_our_prompt_and_the_full_history(vocabulary: Vocabulary) -> None:
     dialect = make_dialect(load_config(None, []).agent, vocabulary)
+    assert isinstance(dialect, UITars)
     assert dialect.prompt("Go.") == PROMPT.replace("{instruction}", "Go.")
     conversation, contexts = play(dialect, 6)
     assert len(images_of(conversation, contexts[-1])) == 6

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo.agent.actions import Click, Fail, Finish
+from arpo.agent.actions import Action, Click, Fail, Finish
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player, Reward, well_formed
@@ -65,6 +65,7 @@ class Told:
         await asyncio.sleep(0)
         if len(prompt.images) == 1:
             self.attempts.append(session)
+        action: Action
         match self.outcome(session):
             case Outcome.ENV_ERROR:
                 raise EnvError("the display is gone")

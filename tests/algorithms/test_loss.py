@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -134,8 +134,9 @@ def batches(draw: st.DrawFn) -> Batch:
         sequence=[number for number, length in enumerate(lengths) for _ in range(length)],
     )
     order = draw(st.permutations(range(n)))  # tokens of a sequence need not be neighbours
-    columns = ([column[i] for i in order] for column in vars(batch).values() if isinstance(column, list))
-    return Batch(*columns, trajectories=draw(st.integers(1, 9)))
+    columns = {name: [column[i] for i in order] for name, column in vars(batch).items() if isinstance(column, list)}
+    changes: dict[str, Any] = {**columns, "trajectories": draw(st.integers(1, 9))}
+    return replace(batch, **changes)
 
 
 def near_a_corner(batch: Batch, config: AlgorithmConfig) -> bool:

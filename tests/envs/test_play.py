@@ -15,6 +15,7 @@ from arpo.config import Config, load_config
 from arpo.envs import pictures, play
 from arpo.envs.pictures import Recording, Shot, describe, record, save_animation
 from arpo.errors import ConfigError
+from arpo.types import Task
 from fake_env import BUTTON, TASKS, Expert, FakeEnv, make_task
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
@@ -79,7 +80,12 @@ def test_half_a_score_is_not_a_solution() -> None:
 def test_the_seed_of_the_settings_reaches_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
     load = FakeEnv.load
-    monkeypatch.setattr(FakeEnv, "load", lambda self, task, seed: (seeds.append(seed), load(self, task, seed)))
+
+    def noting(env: FakeEnv, task: Task, seed: int) -> None:
+        seeds.append(seed)
+        load(env, task, seed)
+
+    monkeypatch.setattr(FakeEnv, "load", noting)
     config = fake_config("seed=5")
     play.play_task(config, None, "expert", str(tmp_path / "p.gif"))
     monkeypatch.setattr("sys.stdin", io.StringIO(""))
@@ -118,8 +124,9 @@ def test_an_action_with_a_place_is_marked_there_and_others_leave_the_screen_alon
 def test_every_action_can_be_drawn_and_told(tmp_path: Path) -> None:
     for action in [*ACTIONS, Fail(), Fail("no"), CallUser(), CallUser("?"), Finish()]:
         assert describe(action).isprintable()
+    played: tuple[list[Action], ...] = (ACTIONS, [], [Finish()])
     for size in ((96, 64), (448, 280), (1280, 800)):
-        for actions in (ACTIONS, [], [Finish()]):
+        for actions in played:
             save_animation(recording_of(actions, size, 0.5), tmp_path / "a.png")
             assert len(frames_of(tmp_path / "a.png")) > len(actions)
 

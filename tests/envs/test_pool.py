@@ -20,7 +20,7 @@ from arpo.agent.actions import Click, Finish, Wait
 from arpo.config import EnvConfig
 from arpo.envs.base import Env
 from arpo.envs.pocket import PocketEnv
-from arpo.envs.pool import LocalPool, Place, make_pool
+from arpo.envs.pool import LocalPool, Slot, make_pool
 from arpo.errors import ActionError, ArpoError, ConfigError, EnvError, TaskError
 from arpo.types import Observation, Task
 from fake_env import BUTTON, FakeEnv, make_task
@@ -54,12 +54,12 @@ def no_worker_is_left() -> Iterator[None]:
     assert children(os.getpid()) == set()
 
 
-def impatient(env: Place, **limits: float) -> None:
+def impatient(env: Slot, **limits: float) -> None:
     """Shorten limits of one that is running already: a start has the limit of a reset, and takes longer."""
     env._settings = env._settings.model_copy(update=limits)
 
 
-async def solve(env: Place, task: Task) -> float:
+async def solve(env: Slot, task: Task) -> float:
     await env.reset(task, 0)
     await env.step(Click(*BUTTON))
     await env.step(Finish())

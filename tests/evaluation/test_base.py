@@ -15,7 +15,7 @@ BASE = find_checkpoint("base")
 
 def test_it_is_as_small_as_promised() -> None:
     assert (BASE / "model.safetensors").stat().st_size < 12_000_000
-    with safe_open(BASE / "model.safetensors", "np") as weights:  # type: ignore[no-untyped-call]
+    with safe_open(BASE / "model.safetensors", "np") as weights:
         kinds = {weights.get_slice(name).get_dtype() for name in weights.keys()}  # noqa: SIM118
     assert kinds == {"BF16"}
     checkpoint = load_checkpoint("base")

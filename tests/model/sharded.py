@@ -57,10 +57,10 @@ def compare(folder: Path, rank: int, frozen: bool, recompute: bool) -> dict[str,
     shard(half)
     fired: Counter[int] = Counter()
     for i, layer in enumerate(half.model.language_model.layers):
-        layer.register_forward_hook(lambda *_, i=i: fired.update([i]))  # type: ignore[misc]
+        layer.register_forward_hook(lambda *_, i=i: fired.update([i]))
     loss = loss_of(half, rank, frozen, recompute)
     count = [fired[i] for i in range(len(half.model.language_model.layers))]
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     off, split = 0.0, 0
     for (name, one), (_, other) in zip(half.named_parameters(), whole.named_parameters(), strict=True):
         assert (one.grad is None) == (other.grad is None) == (frozen and ".visual." in name), name

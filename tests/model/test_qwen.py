@@ -97,7 +97,7 @@ def test_a_hook_on_any_module_fires_once_a_pass(tiny_folder: Path, tiny: Checkpo
     prompt, layout = context(tiny, 1)
     fired: Counter[str] = Counter()
     for name, module in model.named_modules():
-        module.register_forward_hook(lambda *_, name=name: fired.update([name]))  # type: ignore[misc]
+        module.register_forward_hook(lambda *_, name=name: fired.update([name]))
     scores = model(layout.ids, layout.positions, **pixels(prompt), recompute=recompute)
     lists = {"model", "model.visual.blocks", "model.language_model.layers"}  # they only hold others
     assert fired == {name: 1 for name, _ in model.named_modules() if name not in lists}

@@ -99,6 +99,7 @@ def test_a_damaged_checkpoint_is_one_line_with_the_way_to_the_one_before(
     for _ in range(1 + before):
         save(checkpoints, learner, 0.5)
     newest = checkpoints.newest
+    assert newest is not None
     damage(newest / name, content)
     with pytest.raises(ConfigError) as refused:
         Checkpoints(tmp_path, keep=2).restore(learner, learner.algorithm)
@@ -150,4 +151,5 @@ def test_a_checkpoint_has_the_prompt_that_it_was_trained_with(guesser_folder: Pa
     checkpoints = Checkpoints(tmp_path / "checkpoints", 1, str(guesser_folder), prompt)
     save(checkpoints, learner_of(guesser_folder), 0.5)
     expected = tmp_path / "mine" if own else guesser_folder / "prompt.txt"
+    assert checkpoints.newest is not None
     assert (checkpoints.newest / "prompt.txt").read_text() == expected.read_text()

@@ -122,7 +122,13 @@ def sampler_logprobs(samples: Sequence[Sample]) -> Tensor:
 
 
 def gradients(learner: LocalLearner, names: Sequence[str] = WATCHED) -> dict[str, Tensor]:
-    return {name: learner.model.get_parameter(name).grad.clone() for name in names}
+    return {name: gradient_of(learner, name) for name in names}
+
+
+def gradient_of(learner: LocalLearner, name: str) -> Tensor:
+    gradient = learner.model.get_parameter(name).grad
+    assert gradient is not None, name
+    return gradient.clone()
 
 
 def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], share: float = 1e-3) -> None:
@@ -170,7 +176,7 @@ def reference_gradients(
             surrogate = torch.min(ratio * advantage, ratio.clamp(low, high) * advantage)
             length = len(sample.logprobs) if config.algorithm.normaliser == "trajectory" else config.algorithm.length
             loss = loss - surrogate / length / trajectories
-    loss.backward()  # type: ignore[no-untyped-call]
+    loss.backward()
     return {name: model.get_parameter(name).grad.clone() for name in names}
 
 
@@ -243,6 +249,7 @@ def test_the_self_test_finds_weights_that_are_no_numbers(checkpoint: Checkpoint,
 def test_the_self_test_finds_a_model_that_does_not_look(checkpoint: Checkpoint, tmp_path: Path) -> None:
     with torch.no_grad():  # whatever is on a screen, its tokens are all zero
         last = checkpoint.model.model.visual.merger.mlp[2]
+        assert isinstance(last, torch.nn.Linear)
         last.weight.zero_()
         last.bias.zero_()
     blind = play(checkpoint, tmp_path)
@@ -452,7 +459,7 @@ def test_what_is_no_number_ends_the_update(checkpoint: Checkpoint, played: Playe
     batches = {"an advantage": [[bad]], "a weight": [[good]], "the second step": [[good], [bad]]}[where]
     if where == "a weight":
         with torch.no_grad():
-            learner.model.model.language_model.layers[1].mlp.up_proj.weight[3, 4] = math.nan
+            learner.model.get_parameter("model.language_model.layers.1.mlp.up_proj.weight")[3, 4] = math.nan
     with pytest.raises(NotFinite, match="after 0 updates: the loss is nan") as stopped:
         learner.learn(steps(*batches))
     assert stopped.value.batch == steps(batches[-1])[0] and len(stopped.value.old) == len(batches) - 1
@@ -544,7 +551,7 @@ def test_adapters_learn_what_the_merged_weights_would_have_to(
     learner = pupil(checkpoint, played, low_rank())
     a = learner.model.get_parameter(f"{name}.lora_A.default.weight").clone()
     learner.learn(steps(played.samples[0]))
-    whole, b = bare.model.get_parameter(f"{name}.weight").grad, f"{name}.lora_B.default.weight"
+    whole, b = gradient_of(bare, f"{name}.weight"), f"{name}.lora_B.default.weight"
     assert_close(gradients(learner, [b]), {b: 2 * whole @ a.T})
 
 

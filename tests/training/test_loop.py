@@ -405,9 +405,14 @@ def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> N
 def test_a_run_goes_on_with_another_device_but_not_with_another_precision(
     arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loaded = []
+    loaded: list[tuple[Any, ...]] = []
     load = checkpoint.load_model
-    monkeypatch.setattr(checkpoint, "load_model", lambda *how: loaded.append(how) or load(*how))
+
+    def noting(*how: Any) -> Any:
+        loaded.append(how)
+        return load(*how)
+
+    monkeypatch.setattr(checkpoint, "load_model", noting)
     arpo.begin(folder := tmp_path / "run", "train.updates=0", "agent.device=auto")
     loaded.clear()
     assert arpo.begin(folder, "train.updates=0", "agent.device=cpu")[0] == 0

@@ -79,7 +79,7 @@ def cancel_at(owner: Any, name: str, call: int, monkeypatch: pytest.MonkeyPatch)
     [
         (Run, "add", 4, 0),
         (Run, "add", 9 + 9 + 4, 2),
-        (LocalLearner, "self_test", 1, 0),  # not after the whole update that would follow
+        (LocalLearner, "self_test", 1, 1),  # a part of the first update, which is made first
         (LocalLearner, "update", 1, 1),
         (LocalLearner, "update", 3, 3),
         (Checkpoints, "publish", 2, 2),

@@ -1,7 +1,7 @@
 """One episode, the same for training and evaluation: look, let the engine answer, act, until there is an end.
 
     agent = Agent(engine, dialect, Sampling())
-    attempt = Attempt(task, episode="u3-files-rename-03-0", number=0, env_seed=7, sample_seed=7, provenance=…)
+    attempt = Attempt(task, index=0, episode="u3-files-rename-03-0", number=0, env_seed=7, sample_seed=7, provenance=…)
     trajectory = await run_episode(attempt, env, agent, keep_image=run.keep_image)
 
 Whatever happens to the agent or to the machines is an Outcome of the trajectory and never an exception:

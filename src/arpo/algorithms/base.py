@@ -99,6 +99,7 @@ class Method:
     name: str
     factory: str | Callable[[AlgorithmConfig, int], Algorithm]  # of the settings and a seed; or "module:callable"
     settings: Mapping[str, Any] = field(default_factory=dict)  # of the section `algorithm`, what the name sets
+    options: Mapping[str, Any] = field(default_factory=dict)  # `algorithm.options`: settings of its own, the defaults
     least_group: int = 1  # episodes of a task that it needs at least
 
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import difflib
 import platform
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from arpo.agent.actions import Action, points
@@ -110,8 +110,11 @@ class Catalog(Protocol):
 class TaskList:
     """The Catalog of an environment whose tasks are in a list."""
 
-    def __init__(self, tasks: Iterable[Task]) -> None:
-        self._tasks = {task.id: task for task in tasks}
+    def __init__(self, tasks: Iterable[Task], env: str) -> None:
+        self._tasks: dict[str, Task] = {}
+        for task in tasks:
+            if task.env != env or self._tasks.setdefault(task.id, task) is not task:
+                raise TaskError(f"{task.id}: is listed twice, or its env is {task.env!r} and not {env!r}")
 
     @property
     def SPLITS(self) -> tuple[str, ...]:
@@ -144,12 +147,13 @@ class Backend:
     """What is known of an environment without importing it."""
 
     name: str
-    about: str
+    description: str
     factory: str | Callable[..., Env]  # "module:callable" is imported on first use; worker processes need that
     deterministic: bool  # equal (task, seed, actions) give equal pixels
     catalog: str | Catalog  # "module": one that is a Catalog
     expert: str | Callable[[Task], Expert] | None  # makes the Expert of a task; None: nobody wrote one
     settings: tuple[str, ...] = ("size",)  # of the section `env`, what its factory takes
+    options: Mapping[str, Any] = field(default_factory=dict)  # `env.options`: what else it takes, with the defaults
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
     system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
@@ -158,8 +162,7 @@ class Backend:
     def make(self, **settings: Any) -> Env:
         """A new environment. ConfigError on a system where it does not work."""
         self.refuse_system()
-        env: Env = imported(self.factory)(**settings)
-        return env
+        return build(self.factory, **{**self.options, **settings})
 
     @property
     def works_here(self) -> bool:
@@ -178,7 +181,7 @@ BACKENDS = Registry(
     (
         Backend(
             name="pocket",
-            about="a desktop in pure Python, embedded; no system packages",
+            description="a desktop in pure Python, embedded; no system packages",
             factory="arpo.envs.pocket:PocketEnv",
             deterministic=True,
             catalog="arpo.envs.pocket.catalog",
@@ -187,7 +190,7 @@ BACKENDS = Registry(
         ),
         Backend(
             name="desktop",
-            about="real Linux applications on private X servers, no virtual machine",
+            description="real Linux applications on private X servers, no virtual machine",
             factory="arpo.envs.desktop.env:DesktopEnv",
             deterministic=False,
             catalog="arpo.envs.desktop.catalog",
@@ -200,7 +203,7 @@ BACKENDS = Registry(
         ),
         Backend(
             name="osworld",
-            about="the OSWorld benchmark through its own client",
+            description="the OSWorld benchmark through its own client",
             factory="arpo.envs.osworld.env:OsworldEnv",
             deterministic=False,
             catalog="arpo.envs.osworld.catalog",
@@ -212,6 +215,12 @@ BACKENDS = Registry(
         ),
     ),
 )
+
+
+def build(factory: str | Callable[..., Env], /, **settings: Any) -> Env:
+    """A new environment, made by the factory of a backend: also where the backend is not registered, in a worker."""
+    env: Env = imported(factory)(**settings)
+    return env
 
 
 def backend(name: str) -> Backend:
@@ -231,7 +240,7 @@ def refuse_system(name: str) -> None:
 
 def settings_of(config: EnvConfig) -> dict[str, Any]:
     """What of a configuration its environment is made with: `make(config.name, **settings_of(config))`."""
-    return {name: getattr(config, name) for name in backend(config.name).settings}
+    return {name: getattr(config, name) for name in backend(config.name).settings} | config.options
 
 
 def refuse_size(name: str, size: tuple[int, int]) -> None:

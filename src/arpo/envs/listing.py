@@ -9,7 +9,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from arpo.config import EnvConfig
-from arpo.envs.base import BACKENDS, Backend, backend, catalog, make, refuse_system
+from arpo.envs.base import BACKENDS, Backend, backend, catalog, make, refuse_system, settings_of
 from arpo.envs.check import CheckResult, check
 from arpo.envs.progress import doing
 from arpo.errors import ConfigError
@@ -20,7 +20,7 @@ from arpo.types import Task
 
 def describe() -> dict[str, Any]:
     """Every environment and what its splits hold."""
-    return {"environments": [_describe(name) for name in BACKENDS]}
+    return {"environments": [_describe(name) for name in BACKENDS.names()]}
 
 
 def _describe(name: str) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def _describe(name: str) -> dict[str, Any]:
                 "ids": catalog(name).task_list(split),
             }
         )
-    return {"name": name, "about": known.about, "deterministic": known.deterministic, "splits": splits}
+    return {"name": name, "about": known.description, "deterministic": known.deterministic, "splits": splits}
 
 
 def print_tables(listed: dict[str, Any]) -> None:
@@ -65,7 +65,8 @@ def check_and_print(name: str, size: tuple[int, int]) -> bool:
         for task in load_tasks(name, split):
             kind = family(task) if backend(name).deterministic else task.domain
             kinds.setdefault((kind, task.feasible), task)
-    make(name, size=size).close()  # so that a size that cannot be is the user's error and not a broken promise
+    settings = settings_of(EnvConfig(name=name, size=size))
+    make(name, **settings).close()  # so that a size that cannot be is the user's error and not a broken promise
     console = Console(highlight=False)
 
     def show(result: CheckResult) -> None:
@@ -76,7 +77,7 @@ def check_and_print(name: str, size: tuple[int, int]) -> bool:
     with doing(console) as now:
         results = check(
             name,
-            partial(make, name, size=size),
+            partial(make, name, **settings),
             list(kinds.values()),
             backend(name).deterministic,
             begun=lambda what: now(f"{name} on {len(kinds)} tasks, {what}"),
@@ -92,7 +93,7 @@ def try_out(known: Backend, settings: EnvConfig) -> tuple[bool, str, str]:
 
     It says itself what it lacks (`Backend.doctor`). If nothing, and it brings tasks, it sets one up and scores it.
     """
-    detail = known.about
+    detail = known.description
     try:
         refuse_system(known.name)
         for reason, enable in imported(known.doctor)(settings) if known.doctor else ():

@@ -36,7 +36,7 @@ from typing import Any, NoReturn, Self
 
 from arpo.agent.actions import Action
 from arpo.config import EnvConfig
-from arpo.envs.base import Env, backend, settings_of
+from arpo.envs.base import Env, backend, build, settings_of
 from arpo.errors import ArpoError, ConfigError, EnvError, NoRoom
 from arpo.types import Observation, Task
 
@@ -48,7 +48,7 @@ HERE = EnvConfig()  # no worker processes
 _log = logging.getLogger(__name__)
 
 
-class Place(abc.ABC):
+class Slot(abc.ABC):
     """A place for one environment, and the lease on it: after an EnvError the next `start` makes another."""
 
     size: tuple[int, int]  # of its screen, known when it has started
@@ -95,7 +95,7 @@ class Place(abc.ABC):
             raise
 
 
-class _Here(Place):
+class _Here(Slot):
     """An environment in this process."""
 
     _env: Env | None = None
@@ -123,7 +123,7 @@ class _Here(Place):
         return _guarded(getattr(self.env, method), *arguments)
 
 
-class _Worker(Place):
+class _Worker(Slot):
     """An environment in a process of its own."""
 
     _process: subprocess.Popen[bytes] | None = None
@@ -219,8 +219,8 @@ class LocalPool:
 
     def __init__(self, make_env: Callable[[], Env], n_envs: int, settings: EnvConfig = HERE) -> None:
         kind, n = (_Worker, settings.workers) if settings.workers else (_Here, n_envs)
-        self._places: list[Place] = [kind(make_env, settings) for _ in range(n)]
-        self._idle: asyncio.LifoQueue[Place | None] = asyncio.LifoQueue()  # None: there is no place any more
+        self._places: list[Slot] = [kind(make_env, settings) for _ in range(n)]
+        self._idle: asyncio.LifoQueue[Slot | None] = asyncio.LifoQueue()  # None: there is no place any more
         for place in self._places:
             self._idle.put_nowait(place)
         self._n_open = n
@@ -241,7 +241,7 @@ class LocalPool:
         await asyncio.gather(*(place.close() for place in self._places))
 
     @contextlib.asynccontextmanager
-    async def lease(self) -> AsyncIterator[Place]:
+    async def lease(self) -> AsyncIterator[Slot]:
         """A running environment for the time of the block. EnvError where none can be started any more."""
         user = asyncio.current_task()
         assert user is not None
@@ -253,7 +253,7 @@ class LocalPool:
             self._users.discard(user)
             self._idle.put_nowait(place)
 
-    async def _take(self) -> Place:
+    async def _take(self) -> Slot:
         while (place := await self._idle.get()) is not None and self._n_open:
             try:
                 if not place.alive:
@@ -273,7 +273,7 @@ class LocalPool:
         self._idle.put_nowait(None)
         raise EnvError(f"there is no environment any more: {self._why}")
 
-    def _start_failed(self, place: Place, why: str) -> None:
+    def _start_failed(self, place: Slot, why: str) -> None:
         place.failed_starts += 1
         if place.failed_starts < STARTS:
             self._idle.put_nowait(place)
@@ -290,7 +290,22 @@ def make_pool(settings: EnvConfig, n_envs: int) -> LocalPool:
     """The pool of a run: so many environments in this process, or as many workers as the settings say."""
     if settings.workers and not hasattr(os, "killpg"):
         raise ConfigError(f"env.workers={settings.workers}: Windows has no worker processes; set it to 0")
-    return LocalPool(partial(backend(settings.name).make, **settings_of(settings)), n_envs, settings)
+    known = backend(settings.name)
+    known.refuse_system()
+    if settings.workers and not _importable(known.factory):
+        raise ConfigError(
+            f"env.workers={settings.workers}: worker processes cannot import {settings.name} from a script or a "
+            "notebook; move it to a module of its own, or set env.workers=0"
+        )
+    return LocalPool(partial(build, known.factory, **settings_of(settings)), n_envs, settings)
+
+
+def _importable(factory: object) -> bool:
+    """Whether another process finds it by its name."""
+    try:
+        return b"__main__" not in pickle.dumps(factory)
+    except (pickle.PicklingError, AttributeError, TypeError):  # a lambda, a class in a function
+        return False
 
 
 def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:

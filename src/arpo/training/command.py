@@ -65,7 +65,8 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
         same_settings(run, config)
         same_tasks(run, tasks, config)
         run.pin("model", loaded.identity)
-        run.pin("reward", "its own" if reward is None else f"{reward.__module__}.{reward.__qualname__}")
+        by: Any = reward if hasattr(reward, "__qualname__") else type(reward)  # the latter: of a callable object
+        run.pin("reward", "its own" if reward is None else f"{by.__module__}.{by.__qualname__}")
         go_on(run, config)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)
@@ -74,7 +75,7 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
             console.print(told, markup=False, soft_wrap=True)
         began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
         with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
-            session = _Session(config, run, loaded, tasks, pool, track, began, console, reward)
+            session = _Training(config, run, loaded, tasks, pool, track, began, console, reward)
             summary = run_async(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
             if updates := list(run.metrics()):
@@ -104,7 +105,7 @@ def _stopped(folder: Path) -> str:
 
 
 @dataclass
-class _Session:
+class _Training:
     """A run at work."""
 
     config: Config

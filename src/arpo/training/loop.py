@@ -47,8 +47,8 @@ async def train(
             on_update(checkpoints.metrics(place))
     image_pad = rollouts.agent.dialect.image_pad
     with checkpoints.guard(learner, algorithm):
-        async with aclosing(rollouts.batches(learner.version, algorithm.accept)) as batches_of_groups:
-            async for rollout in batches_of_groups:
+        async with aclosing(rollouts.batches(learner.version, algorithm.accept)) as played:
+            async for rollout in played:
                 began = time.monotonic()
                 groups = algorithm.fill(rollout.groups, rollout.update, partial(_success, run))
                 batches = to_batches(groups, algorithm, config.train.optimizer_tasks, image_pad)

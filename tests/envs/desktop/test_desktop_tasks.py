@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from traces import wait_until
 
-from arpo.agent.actions import Fail, Finish, Type
+from arpo.agent.actions import Action, Fail, Finish, Type
 from arpo.envs.base import make_expert
 from arpo.envs.desktop.catalog import SPLITS, get_task, task_list, write_files
 from arpo.envs.desktop.checks.documents import check_style
@@ -117,7 +117,8 @@ def play(env: DesktopEnv, task_id: str) -> None:
         pytest.skip(f"programs are missing: {' '.join(missing)}; `make test` as root installs all")
     env.reset(task, seed=0)
     assert env.score() == 0.0, "untouched"
-    expert, moves = make_expert("desktop", task), []
+    expert = make_expert("desktop", task)
+    moves: list[tuple[str, Action]] = []
     while not env.ended and len(moves) < task.max_steps:
         moves.append(expert.act(env))
         env.step(moves[-1][1])

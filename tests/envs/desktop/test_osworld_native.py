@@ -61,8 +61,8 @@ def preferences(*moves: Action | Until) -> Moves:
 
 
 def all_preferences(search: str, section: Click, *moves: Action | Until) -> Moves:
-    everything = [Click(346, 694), Until("Advanced Preferences"), Click(400, 49), Type(search), Wait(), section, Wait()]
-    return preferences(*everything, *moves)
+    everything: Moves = [Click(346, 694), Until("Advanced Preferences"), Click(400, 49), Type(search), Wait()]
+    return preferences(*everything, section, Wait(), *moves)
 
 
 QT, PLAYLIST = Click(330, 164), Click(337, 110)

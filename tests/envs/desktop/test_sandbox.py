@@ -13,8 +13,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from traces import SIZE, Traces, groups, settle, wait_until, window
@@ -215,7 +217,7 @@ def test_programs_that_get_no_processor_are_not_at_rest(start: Start) -> None:
     sandboxes = [start() for _ in range(8)]  # more than there are cores: each draws now and then, and never ends
     for sandbox in sandboxes:
         sandbox.launch(["xterm", "-e", "while true; do date +%N; done"])
-        wait_until(lambda sandbox=sandbox: sandbox.ask("windows"))
+        wait_until(partial(sandbox.ask, "windows"))
     with ThreadPoolExecutor(len(sandboxes)) as threads:
         looks = [
             threads.submit(sandbox.ask, "settle", limit_s=2.0, quiet_s=0.06, busy=0.1)
@@ -269,7 +271,7 @@ def test_files_go_in_and_out_whole(sandbox: Sandbox) -> None:
 
 def test_what_cannot_be_done_is_refused_and_the_desktop_goes_on(sandbox: Sandbox) -> None:
     sandbox.run("mkfifo pipe; mkdir folder; ln -s /dev/zero endless")
-    refused = (
+    refused: tuple[tuple[str, dict[str, Any]], ...] = (
         ("nosuch", {}), ("_move", {"x": 1, "y": 1}), ("lock", {}), ("__init__", {}), ("click", {"x": 1}),
         ("press", {"keysyms": [0], "phase": "press"}), ("type", {"keysyms": [1 << 40]}),
         ("read", {"path": "nosuch"}), ("read", {"path": "folder"}), ("read", {"path": "pipe"}),
@@ -598,19 +600,20 @@ except NoRoom:
 
 
 def test_of_many_processes_at_once_as_many_begin_as_fit(room: SimpleNamespace) -> None:
-    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    begin = partial(subprocess.Popen[str], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     command = [sys.executable, "-c", MANY, memory.PLACES]
     with contextlib.ExitStack() as stack:
-        many = [stack.enter_context(subprocess.Popen(command, **pipes)) for _ in range(8)]
-        assert {one.stdout.readline() for one in many} == {"ready\n"}
-        for one in many:
-            one.stdin.write("\n")
-            one.stdin.flush()
-        assert sorted(one.stdout.readline() for one in many) == ["in\n"] * 3 + ["out\n"] * 5
+        many = [stack.enter_context(begin(command)) for _ in range(8)]
+        pipes = [(one.stdin, one.stdout) for one in many if one.stdin is not None and one.stdout is not None]
+        assert [said.readline() for _, said in pipes] == ["ready\n"] * 8
+        for told, _ in pipes:
+            told.write("\n")
+            told.flush()
+        assert sorted(said.readline() for _, said in pipes) == ["in\n"] * 3 + ["out\n"] * 5
         for one in many[::2]:
             one.kill()
-        for one in many[1::2]:
-            one.stdin.close()
+        for told, _ in pipes[1::2]:
+            told.close()
     room.mb = 3.5 * memory.DESKTOP_MB
     assert memory.fitting() == 3, "places go with their processes"
 

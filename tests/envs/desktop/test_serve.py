@@ -369,7 +369,7 @@ def test_a_client_that_falls_silent_is_left(client: Client, monkeypatch: pytest.
 def test_with_a_token_no_request_goes_without_it() -> None:
     with serving("s3cret") as server:
         basic = base64.b64encode(b"anyone:s3cret").decode()
-        wrong = ({}, {"Authorization": "Bearer s3cre"}, {"Authorization": "Basic !"}, {"Authorization": "s3cret"})
+        wrong: list[dict[str, str]] = [{}, *({"Authorization": said} for said in ("Bearer s3cre", "Basic !", "s3cret"))]
         for headers in wrong:
             for method, path in (("GET", "/screenshot"), ("POST", "/execute"), ("POST", "/reset"), ("GET", "/none")):
                 assert Client(server.address, **headers).ask(method, path)[0] == 401

@@ -77,7 +77,7 @@ def test_disabled_and_enabled_controls_look_different() -> None:
 
 def test_only_the_accented_kinds_look_different_under_another_accent() -> None:
     env = PocketEnv()
-    seen = {}
+    seen: dict[str, bool] = {}
     for task_id in [task for tasks in task_list("train").values() for task in tasks][::3]:
         task = get_task(task_id)
         env.load(task, 1)

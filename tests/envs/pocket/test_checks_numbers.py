@@ -120,7 +120,10 @@ def all_anew(m: Machine, p: Params) -> None:
 @cases.add("settings-toggle", 1)
 def on_off_and_on_again(m: Machine, p: Params) -> None:
     start(m, "Settings")
-    tab = next(t for t in ("Display", "Sound", "System", "Alerts") if m.click(t, "tab") or m.shows(p["what"]))
+    for tab in ("Display", "Sound", "System", "Alerts"):
+        m.click(tab, "tab")
+        if m.shows(p["what"]):
+            break
     m.click(tab, "tab")
     for _ in range(3):
         m.click(p["what"], "checkbox")

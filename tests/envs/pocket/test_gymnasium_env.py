@@ -109,8 +109,8 @@ def test_the_same_seed_gives_the_same_task_and_screen() -> None:
 
 def test_another_seed_gives_the_same_task_another_screen() -> None:
     env = PocketGym()
-    screens = [env.reset(seed=seed, options={"task": "shell-open-000"})[0] for seed in (1, 2)]
-    assert not np.array_equal(*screens)
+    one, other = (env.reset(seed=seed, options={"task": "shell-open-000"})[0] for seed in (1, 2))
+    assert not np.array_equal(one, other)
 
 
 def test_every_key_of_the_action_space_exists() -> None:

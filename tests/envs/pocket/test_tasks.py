@@ -37,7 +37,8 @@ LISTED = ids("train") + ids("heldout") + ids("heldout_families")
 def solve(task_id: str, seed: int) -> tuple[float, list[tuple[str, Action]], float]:
     """The score of the untouched start, what the expert did, and the score that it reached."""
     task = get_task(task_id)
-    env, expert, moves = PocketEnv(), PocketExpert(task), []
+    env, expert = PocketEnv(), PocketExpert(task)
+    moves: list[tuple[str, Action]] = []
     env.load(task, seed)
     start = env.score()
     while not env.ended and len(moves) < task.max_steps:

@@ -81,7 +81,8 @@ def test_no_sequence_of_keys_puts_the_caret_outside_the_text(multiline: bool, ev
         if isinstance(event, str):
             b.insert(event)
         else:
-            b.key(*event, limit=60)
+            key, ctrl, shift = event
+            b.key(key, ctrl, shift, limit=60)
         assert 0 <= b.caret <= len(b.text) and 0 <= b.anchor <= len(b.text)
 
 
