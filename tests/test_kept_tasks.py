@@ -100,7 +100,7 @@ def test_a_copy_of_a_run_has_its_tasks(tmp_path: Path) -> None:
         ('{"train": [], "train": []}', "given twice"),
         ("{}", "has no tasks of a training"),
         (to_text({"tasks": [ONE]}), "has no tasks of a training"),
-        (to_text({"train": [ONE, ONE]}), "a task is listed twice"),
+        (to_text({"train": [ONE, ONE]}), "the task 'press-1' is listed twice"),
         (to_text({"train": [make_task("../up")]}), "is not a name"),
         (to_text({"train": [make_task("a", max_steps=0)]}), "max_steps=0: must be at least 1"),
         (to_text({"train": [make_task("a", env="pocket")]}), "the task's env is 'pocket', not 'fake'"),

@@ -78,8 +78,7 @@ def _torch() -> list[Finding]:
     with warnings.catch_warnings(record=True) as said:  # by a build for GPUs that finds a driver it cannot use
         warnings.simplefilter("always")
         devices = [f"cuda:{i} {_gpu(torch, i)}" for i in range(torch.cuda.device_count())]
-    if torch.backends.mps.is_available():
-        devices.append("mps")
+    devices += ["mps"] if torch.backends.mps.is_available() else []
     why = f" ({str(said[0].message).splitlines()[0]})" if said else ""
     device = "; ".join(devices) or f"cpu: no GPU that PyTorch can use{why}"
     return [Finding("PyTorch", True, torch.__version__), Finding("device", True, device)]

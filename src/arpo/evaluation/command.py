@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -35,10 +36,8 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
     `pictures`: a folder for moving pictures of a success and of a failure.
     """
     if model in LOOK_BEHIND and config.env.workers:
-        raise ConfigError(
-            f"env.workers={config.env.workers}: the script {model} looks behind the screen, for which it needs "
-            "env.workers=0"
-        )
+        why = f"the script {model} looks behind the screen, for which it needs env.workers=0"
+        raise ConfigError(f"env.workers={config.env.workers}: {why}")
     config = config.model_copy(update={"run_dir": None})  # only a training's settings name its folder
     tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env), config.tasks.max_steps)
     make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
@@ -49,24 +48,19 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         same_settings(run, config)
         same_tasks(run, {"tasks": tasks}, config)
         run.pin("model", identity)
-        evaluation = _evaluate(config, agent_for, tasks, run)
+
+        async def work() -> Evaluation:
+            async with make_pool(config.env, config.eval.n_envs) as pool:
+                return await evaluate_shown("evaluating", agent_for, tasks, config, Player(pool, run), run)
+
+        try:
+            evaluation = run_async(work())
+        except KeyboardInterrupt:
+            print(f"stopped; the same command with --run-dir {folder} goes on", file=sys.stderr)
+            raise
         if pictures is not None:
             _save_examples(run, tasks, pictures)
         return evaluation
-
-
-def _evaluate(config: Config, agent_for: AgentFor, tasks: list[Task], run: Run) -> Evaluation:
-    console = Console(stderr=True, highlight=False)
-
-    async def work() -> Evaluation:
-        async with make_pool(config.env, config.eval.n_envs) as pool:
-            return await evaluate_shown(console, "evaluating", agent_for, tasks, config, Player(pool, run), run)
-
-    try:
-        return run_async(work())
-    except KeyboardInterrupt:
-        console.print(f"stopped; the same command with --run-dir {run.folder} goes on", markup=False)
-        raise
 
 
 def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
@@ -80,18 +74,11 @@ def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
 
 
 async def evaluate_shown(
-    console: Console,
-    what: str,
-    agent_for: AgentFor,
-    tasks: Sequence[Task],
-    config: Config,
-    player: Player,
-    run: Run,
-    update: int = 0,
+    what: str, agent_for: AgentFor, tasks: Sequence[Task], config: Config, player: Player, run: Run, update: int = 0
 ) -> Evaluation:
     """As `evaluate`; shows how far it is."""
     scores: list[float] = []
-    with counted(console, what, config.eval.trials * len(tasks)) as advance:
+    with counted(Console(stderr=True, highlight=False), what, config.eval.trials * len(tasks)) as advance:
 
         def show(trial: Trial) -> None:
             if trial.score is not None:

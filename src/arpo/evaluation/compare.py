@@ -1,12 +1,8 @@
-"""Methods against each other: means with intervals, and differences on the same seeds and tasks.
+"""Agents and methods against each other: means with intervals, and differences on the same seeds and tasks.
 
-    difference(rates, others).ci95      of seeds x tasks, the success of each trained agent: does the method help?
-
-Runs with the same seed began alike and were judged on the same screens, so two methods are compared seed by seed and
-task by task: what makes a seed lucky or a task hard falls out of the difference.
-
-Intervals come from a bootstrap over seeds and over tasks, with its width corrected to the unbiased variance and its
-tails to Student's. Why, and how often they hold the truth: docs/statistics.md.
+Two methods are compared seed by seed and task by task: what makes a seed lucky or a task hard falls out of the
+difference. Intervals come from a bootstrap over seeds and over tasks, with its width corrected to the unbiased variance
+and its tails to Student's. Why, and how often they hold the truth: docs/statistics.md.
 """
 
 import math

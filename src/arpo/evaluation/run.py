@@ -5,12 +5,10 @@
 
 - The seeds of a trial follow from (seed, task, trial) alone, so neither the number of environments nor the order of
   work changes a number. Environment seeds are evaluation's own: no training ever used them (`arpo.seeds`).
-- Environments take the next trial from one queue as they become free: none waits for another.
 - A finished trial is in the run's store and is never run again: a killed evaluation goes on where it stopped and comes
   to the same result.
-- A machine that fails is no fault of the agent's. The trial is tried three times, and as often again when the
-  evaluation is resumed; then it is counted under `errors`: it has no score, so it is in no success rate, but it is
-  always reported. So are trials of a task that the player has given up.
+- A trial whose machine fails is retried by the player. If all attempts fail it is counted under `errors`: it has no
+  score, so it is in no success rate, but it is always reported.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Curves as a picture: one line for each series, with a band around it where there is one.
-
-save_plot(Path("curve.png"), [Series("arpo", xs, ys, low, high)], "updates", "success", share=True)
-"""
+"""Curves as a picture: one line for each series, with a band around it where there is one."""
 
 import itertools
 import math

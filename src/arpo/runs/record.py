@@ -1,12 +1,10 @@
 """The per-token training record: what an update saw of every token that it learned from.
 
-    await run.keep_record(update, learner.record)
     for one in run.record(update):                       # one for each trajectory that had a gradient
         ratio = np.exp(one.new - one.old)                # … of its tokens, in the order in which they were sampled
 
-On disk an update is one compressed .npz in one row. The old log-probability is kept in single precision, the sampler's
-and the new one as their distance to it, in half precision: so the logarithm of every ratio is right to one part in
-2,000. That is 8 bytes a token before compression; the base agent on pocket takes 2.5 in all.
+On disk an update is one compressed .npz. The old log-probability is kept in single precision, the sampler's and the new
+one as their distance to it, in half precision: so the logarithm of every ratio is right to one part in 2,000.
 """
 
 import io

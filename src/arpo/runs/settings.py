@@ -24,12 +24,10 @@ def resumed(folder: Path, changes: list[str]) -> Config:
     """The settings of the training in this folder, with `key=value` changes to what may change."""
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"resume={folder}: holds no run")
-    for change in changes:
-        if (key := change.partition("=")[0]) not in MAY_CHANGE:
-            near = difflib.get_close_matches(key, MAY_CHANGE, n=1, cutoff=0.8)
-            allowed = f"beside --resume only these may be set: {', '.join(MAY_CHANGE)}"
-            hint = f"did you mean {near[0]}?" if near else allowed
-            raise ConfigError(f"{key}: a run goes on with its own settings; {hint}")
+    for key in [key for change in changes if (key := change.partition("=")[0]) not in MAY_CHANGE]:
+        near = difflib.get_close_matches(key, MAY_CHANGE, n=1, cutoff=0.8)
+        hint = f"did you mean {near[0]}?" if near else f"beside --resume only these may be set: {', '.join(MAY_CHANGE)}"
+        raise ConfigError(f"{key}: a run goes on with its own settings; {hint}")
     config = _stored(folder, changes)
     _refuse_other_kind(folder, config, training=True)
     return config.with_values({"run_dir": folder})

@@ -89,7 +89,7 @@ class Wanted(TypedDict, total=False):
     source: str
 
 
-class Run:
+class Run(contextlib.AbstractContextManager["Run"]):
     """A run's folder. `Run.write` makes or continues one, `Run.read` only looks."""
 
     def __init__(self, folder: Path, db: sqlite3.Connection, opened: contextlib.ExitStack) -> None:
@@ -140,9 +140,6 @@ class Run:
     def close(self) -> None:
         """Let go of the folder. May be called twice."""
         self._opened.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -229,8 +226,7 @@ class Run:
 
     async def keep_record(self, update: int, records: Sequence[TokenRecord]) -> None:
         """Keep what an update learned. Where it is made again, the newer record replaces the other."""
-        packed = await beside(pack, records)
-        self._execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, packed))
+        self._execute("INSERT OR REPLACE INTO records VALUES (?, ?)", (update, await beside(pack, records)))
 
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""

@@ -2,10 +2,9 @@
 
     tasks.json      {split: [task, …]}, written once; a training's splits are those that it is judged on
 
-A list file may change, move or be deleted after a run was begun, and a catalog may change too. Tasks that are named
-again (`arpo eval --run-dir`, `arpo compare`, `arpo train … run_dir=`) must be those that the run was begun with; `arpo
-train --resume` names none and uses the run's own, in any working directory. A run of an older arpo has kept none: they
-are kept when it is next opened.
+A list file may change, move or be deleted after a run was begun. Tasks that are named again (`arpo eval --run-dir`,
+`arpo compare`, `arpo train … run_dir=`) must be those that the run was begun with; `arpo train --resume` names none and
+uses the run's own. A run of an older arpo has kept none: they are kept when it is next opened.
 """
 
 import json
@@ -30,9 +29,9 @@ def same_tasks(run: Run, tasks: Tasks, config: Config) -> None:
         parse_tasks(text, path, config.env.name)  # what could not be read again is said before the work
         known = {task.id for part in tasks.values() for task in part}
         unknown = sorted({episode.task_id for episode in run.summaries()} - known)  # played by an older arpo
-        difference = f"{unknown[0]} is missing" if unknown else None
-        if difference is None:
+        if not unknown:
             write_whole(path, text)
+        difference = f"{unknown[0]} is missing" if unknown else None
     else:
         difference = first_difference(kept, tasks)
     if difference is not None:
@@ -46,11 +45,9 @@ def own_tasks(config: Config) -> Tasks | None:
     """The tasks of the training in this folder; None where it has kept none. ConfigError where they cannot be used."""
     assert config.run_dir is not None
     kept = _kept(config.run_dir, config)
-    if kept is None:
-        return None
-    if not kept.get("train"):
+    if kept is not None and not kept.get("train"):
         raise ConfigError(f"{config.run_dir}: has no tasks of a training")
-    for part in kept.values():
+    for part in (kept or {}).values():
         refuse_unfit(config.env.name, part, settings_of(config.env))
     return kept
 

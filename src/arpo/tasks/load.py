@@ -5,8 +5,7 @@
     load_tasks("pocket", "files-rename-003")    one task
 
 An id in a list is a task of the catalog, or a file beside the list, `examples/<domain>/<id>.json`, with one Task in its
-JSON form or in OSWorld's; the file wins, since whoever put it there meant it. Whatever is wrong ends in
-one TaskError that names the place. A run keeps its tasks whole (kept.py): `to_text` writes them, `parse_tasks` reads.
+JSON form or in OSWorld's; the file wins. Whatever is wrong ends in one TaskError that names the place.
 """
 
 import dataclasses
@@ -100,10 +99,8 @@ def parse_tasks(text: str, path: Path, env: str) -> dict[str, list[Task]]:
     if not isinstance(kept, dict) or not all(isinstance(part, list) for part in kept.values()):
         raise TaskError(f"{path}: must be one object {{split: [task, …]}}")
     tasks = {split: [_task(item, path, env) for item in part] for split, part in kept.items()}
-    for split, part in tasks.items():
+    for part in tasks.values():
         _refuse_bad_names(path, [(task.domain, task.id) for task in part])
-        if len({task.id for task in part}) < len(part):
-            raise TaskError(f"{path}: {split}: a task is listed twice")
         if wrong := next((task for task in part if task.env != env), None):
             raise TaskError(f"{path}: {wrong.id}: the task's env is {wrong.env!r}, not {env!r}")
     return tasks
@@ -125,20 +122,19 @@ def _load_list(env: str, known: Catalog, path: Path) -> list[Task]:
     if not entries:
         raise TaskError(f"{path}: lists no task")
     _refuse_bad_names(path, entries)
-    tasks: dict[str, Task] = {}
-    for domain, task_id in entries:
-        if task_id in tasks:
-            raise TaskError(f"{path}: the task {task_id!r} is listed twice")
-        tasks[task_id] = _find(env, known, path, domain, task_id)
-    return list(tasks.values())
+    return [_find(env, known, path, domain, task_id) for domain, task_id in entries]
 
 
 def _refuse_bad_names(path: Path, entries: Iterable[tuple[str, str]]) -> None:
-    """A domain and an id become parts of a path."""
+    """A domain and an id become parts of a path; an id is a task's own."""
+    ids: set[str] = set()
     for domain, task_id in entries:
         for name in (domain, task_id):
             if not isinstance(name, str) or name in (".", "..") or not re.fullmatch(r"[^/\\\x00-\x1f]{1,200}", name):
                 raise TaskError(f"{path}: {domain!r}: {name!r:.80} is not a name (text without slashes)")
+        if task_id in ids:
+            raise TaskError(f"{path}: the task {task_id!r} is listed twice")
+        ids.add(task_id)
 
 
 def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Task:

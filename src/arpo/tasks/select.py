@@ -1,8 +1,4 @@
-"""Task selection: keep the tasks that an agent sometimes solves, for only those can teach it something.
-
-evaluation = run_evaluation(config, "base", folder)          # k trials of each task, at the temperature of training
-write_list(select(evaluation, least=1, drop_solved=False, solved=1.0), Path("selected.json"))
-"""
+"""Task selection: keep the tasks that an agent sometimes solves, for only those can teach it something."""
 
 import json
 import tempfile
@@ -20,12 +16,8 @@ from arpo.types import Task
 
 def select(evaluation: Evaluation, least: int, drop_solved: bool, solved: float) -> list[Task]:
     """The tasks with at least so many trials of score `solved`; on demand without those solved every time."""
-    kept = []
-    for part in evaluation.by_task().values():
-        n = _successes(part, solved)
-        if n >= least and not (drop_solved and n == len(part.trials)):
-            kept.append(part.trials[0].task)
-    return kept
+    counts = [(part.trials, _successes(part, solved)) for part in evaluation.by_task().values()]
+    return [trials[0].task for trials, n in counts if n >= least and not (drop_solved and n == len(trials))]
 
 
 def refuse_place(path: Path) -> None:
@@ -56,9 +48,8 @@ def print_counts(evaluation: Evaluation, kept: list[Task], path: Path, solved: f
     table = Table("successes", "tasks", box=None, pad_edge=False)
     for n, tasks in sorted(counts.items()):
         table.add_row(str(n), str(tasks))
-    console = Console(highlight=False)
-    console.print(table)
-    console.print(f"{len(kept)} of {evaluation.n_tasks} tasks kept, in {path}", markup=False, soft_wrap=True)
+    Console(highlight=False).print(table)
+    print(f"{len(kept)} of {evaluation.n_tasks} tasks kept, in {path}")
 
 
 def _successes(part: Evaluation, solved: float) -> int:

@@ -178,9 +178,8 @@ class _Training:
         agent = Agent(self.loaded.engine, self.loaded.dialect, sampling_of(self.config.eval))
         judged = {}
         for split, tasks in self.tasks.items():
-            what = f"{who} on {split}"
             judged[split] = await evaluate_shown(
-                self.console, what, lambda task, env: agent, tasks, self.config, player, self.run, update
+                f"{who} on {split}", lambda task, env: agent, tasks, self.config, player, self.run, update
             )
         return judged
 
@@ -211,10 +210,9 @@ def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict
     summary: dict[str, Any] = {}
     for split in base:
         summary[f"crashed_{split}"] = sorted({*base[split].crashed, *final[split].crashed})
-        found = gain(base[split], final[split])
-        if found is None:
+        if (gained := gain(base[split], final[split])) is None:
             continue  # no machine worked: there is no rate
-        for when, judged in (("base", base[split]), ("final", final[split])):
-            summary[f"{when}_{split}"], summary[f"{when}_{split}_ci95"] = judged.success()
-        summary |= {f"gain_{split}": found.mean, f"gain_{split}_ci95": found.ci95}
+        rates = {"base": base[split].success(), "final": final[split].success(), "gain": (gained.mean, gained.ci95)}
+        for name, (rate, interval) in rates.items():
+            summary |= {f"{name}_{split}": rate, f"{name}_{split}_ci95": interval}
     return summary

@@ -1,9 +1,4 @@
-"""What is shown while a training learns: a bar where there is a terminal, else a line now and then.
-
-with Learning(config, console, made) as learning:       # made: the metrics of the updates that were made before
-    learning.episode(update)                            # one more of its episodes is there
-    learning.update(metrics)                            # it is made
-"""
+"""What is shown while a training learns: a bar where there is a terminal, else a line now and then."""
 
 import math
 import time
@@ -22,6 +17,8 @@ RECENT = 5  # updates that tell how long the next will take
 
 
 class Learning:
+    """The display, to be told of episodes and updates. `made`: the metrics of the updates that were made before."""
+
     def __init__(self, config: Config, console: Console, made: Sequence[dict[str, Any]]) -> None:
         self._train, self._console = config.train, console
         self._episodes = config.train.rollout_tasks * config.algorithm.group
