@@ -21,13 +21,13 @@ from typing import Any
 import pytest
 from traces import SIZE, Traces, groups, settle, wait_until, window
 
-from arpo import doctor
 from arpo.config import EnvConfig
 from arpo.envs import memory
 from arpo.envs.base import BACKENDS
 from arpo.envs.desktop import sandbox as module
 from arpo.envs.desktop.keys import keysyms, typed
 from arpo.envs.desktop.sandbox import APPLICATIONS, MOST_PROCESSES, PROGRAMS, Sandbox, missing
+from arpo.envs.listing import try_out
 from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EnvError, NoRoom
 from fake_env import FakeEnv
@@ -510,8 +510,8 @@ def test_a_bubblewrap_that_is_too_old_is_said(start: Start, monkeypatch: pytest.
 
 def test_doctor_names_the_programs_that_are_missing_with_one_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module.shutil, "which", lambda name: None if name in ("gimp", "Xvfb") else f"/usr/bin/{name}")
-    finding = doctor._backend(BACKENDS["desktop"], EnvConfig())
-    assert (finding.works, finding.enable) == (False, "apt-get install -y --no-install-recommends gimp xvfb")
+    works, _, enable = try_out(BACKENDS["desktop"], EnvConfig())
+    assert (works, enable) == (False, "apt-get install -y --no-install-recommends gimp xvfb")
 
 
 AS_ANOTHER = """

@@ -18,11 +18,11 @@ from pathlib import Path
 import pytest
 from standin import IMAGE, NOTES
 
-from arpo import doctor
 from arpo.agent.actions import Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.config import EnvConfig
 from arpo.envs import memory
 from arpo.envs.base import BACKENDS
+from arpo.envs.listing import try_out
 from arpo.envs.osworld import machine
 from arpo.envs.osworld.client import Client
 from arpo.envs.osworld.env import OsworldEnv
@@ -291,12 +291,12 @@ def test_what_is_missing_is_said_with_what_to_do(engine: None, tmp_path: Path) -
 def test_doctor_tries_the_client(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Docker, "missing", lambda self: [])  # the rest is there
     backend = BACKENDS["osworld"]
-    unset = doctor._backend(backend, EnvConfig())
-    assert not unset.works and unset.detail == "env.osworld_python is missing"
-    broken = doctor._backend(backend, EnvConfig(osworld_python=sys.executable))
-    assert not broken.works and "has not got OSWorld's client" in broken.detail
+    works, detail, _ = try_out(backend, EnvConfig())
+    assert not works and detail == "env.osworld_python is missing"
+    works, detail, _ = try_out(backend, EnvConfig(osworld_python=sys.executable))
+    assert not works and "has not got OSWorld's client" in detail
     if CLIENT.exists():
-        assert doctor._backend(backend, EnvConfig(osworld_python=str(CLIENT))).works
+        assert try_out(backend, EnvConfig(osworld_python=str(CLIENT)))[0]
 
 
 def test_files_of_ours_are_no_packages_of_the_clients(tmp_path: Path) -> None:
