@@ -77,7 +77,8 @@ def test_it_reads_nothing_of_the_host_but_programs(bad: Evaluators, tmp_path: Pa
     for path in ("/etc/shadow", "/etc/hostname", tmp_path / "secret", __file__, Path.home() / ".bashrc"):
         with pytest.raises(EnvError, match="No such file"):
             bad.metric("reads", [str(path)], {})
-    assert bad.metric("lists", ["/tmp"], {}) == 1.0, "the way to its interpreter"
+    ways = {path.parts[:3] for path in (tmp_path, Path(sys.prefix)) if path.is_relative_to("/tmp")}
+    assert bad.metric("lists", ["/tmp"], {}) == len(ways), "the ways to its interpreter and its packages"
 
 
 def test_it_sees_no_variables_of_ours_and_is_not_root(bad: Evaluators, monkeypatch: pytest.MonkeyPatch) -> None:
