@@ -22,7 +22,7 @@ from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import LocalPool, make_pool
-from arpo.evaluation.agents import Loaded, find_agent, load_agent, with_precision
+from arpo.evaluation.agents import Loaded, find_model, load_agent, with_precision
 from arpo.evaluation.command import evaluate_shown, never_scored
 from arpo.evaluation.compare import gain
 from arpo.evaluation.run import Evaluation, sampling_of
@@ -57,7 +57,7 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or new_folder("train", config.algorithm.name)
     # Of another run the checkpoint that is its best today: tomorrow it may be another.
-    config = from_anywhere(config.with_values({"run_dir": folder, "train.model": find_agent(config.train.model)}))
+    config = from_anywhere(config.with_values({"run_dir": folder, "train.model": find_model(config.train.model)}))
     slots = max(config.train.n_envs, config.eval.n_envs)
     loaded = load_agent(config, config.train.model, slots)
     config = config.with_values({"agent": with_precision(config.agent, loaded.engine.checkpoint.model)})
