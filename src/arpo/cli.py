@@ -85,7 +85,7 @@ def evaluate(
       arpo eval runs/first --tasks heldout --trials 4        a training run's best checkpoint
       arpo eval runs/first/checkpoints/update-00012          one of its others
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
-      arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
+      arpo eval MODEL --run-dir runs/mine                    killed? the same command resumes
     """
     from arpo.engines.scripted import LOOK_BEHIND
     from arpo.evaluation import command
@@ -150,7 +150,7 @@ def train(
     Examples:
       arpo train                                             the agent that comes with arpo, on the embedded desktop
       arpo train pocket algorithm.name=grpo run_dir=runs/g   another method, another folder
-      arpo train --resume runs/g                             killed? go on
+      arpo train --resume runs/g                             killed? resume
       arpo train --resume runs/g train.updates=40            make it longer
       arpo train --dry-run                                   every setting, what it means, what would be done
     """

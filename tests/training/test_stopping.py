@@ -285,7 +285,7 @@ def wait_for(words: str, process: subprocess.Popen[str]) -> None:
 
 
 def last_words(folder: Path) -> str:
-    return f"stopped; to go on: arpo train --resume '{folder}'"
+    return f"stopped; to resume: arpo train --resume '{folder}'"
 
 
 @pytest.mark.slow

@@ -23,12 +23,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
-from arpo.agent.actions import Action, CallUser, Fail, Finish
+from arpo.agent.actions import CallUser, Fail, Finish
 from arpo.agent.dialects.base import Dialect, flatten
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.envs.base import Lease
@@ -40,7 +40,7 @@ ENDINGS = {Finish: Outcome.FINISHED, Fail: Outcome.GAVE_UP, CallUser: Outcome.AS
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Agent:
     """Who acts: what samples its tokens, how they are read, and at which temperature and length they are sampled."""
 
@@ -117,12 +117,21 @@ class _Episode:
                 return Outcome.CONTEXT_LIMIT
             engine_s = time.perf_counter() - began
             self.conversation.reply(completion.tokens)
-            turn = await self.act(completion)
-            self.steps.append(turn.step(context, completion, engine_s))
-            if turn.outcome is not None:
-                return turn.outcome
-            assert turn.observation is not None, "a turn leads to a screenshot or to an end"
-            observation = turn.observation
+            said = Step(
+                context=context,
+                completion=completion,
+                action=None,
+                parse_error=None,
+                ignored="",
+                observation=None,
+                engine_s=engine_s,
+                env_s=0.0,
+            )
+            step, after = await self.act(said)
+            self.steps.append(step)
+            if isinstance(after, Outcome):
+                return after
+            observation = after
             await self.keep_image(observation)
         return Outcome.STEP_LIMIT
 
@@ -131,50 +140,25 @@ class _Episode:
         agent, replies = self.agent, [step.completion.tokens for step in self.steps]
         flat = flatten(self.conversation.segments, replies, context, agent.dialect.image_pad)
         prompt = Prompt(flat.ids, tuple(self.seen[name] for name in flat.images))
-        sampling = dataclasses.replace(agent.sampling, stop=(agent.dialect.stop,))
+        sampling = replace(agent.sampling, stop=(agent.dialect.stop,))
         seed = derive(self.attempt.sample_seed, len(self.steps))
         return await agent.engine.generate(self.attempt.id, prompt, sampling, seed)
 
-    async def act(self, completion: Completion) -> _Reaction:
-        """Do what a reply says."""
+    async def act(self, step: Step) -> tuple[Step, Observation | Outcome]:
+        """Do what the reply of a step says. Returns the whole step, and the next screenshot or why there is none."""
+        completion = step.completion
         if completion.finish == "length":
-            return _Reaction(parse_error=f"cut off after {len(completion.tokens)} tokens", outcome=Outcome.CUT_OFF)
+            return replace(step, parse_error=f"cut off after {len(completion.tokens)} tokens"), Outcome.CUT_OFF
         began = time.perf_counter()
         try:
             parsed = self.agent.dialect.parse(completion.text, self.env.size)
             observation = await self.env.step(parsed.action)
         except (ParseError, ActionError) as error:
-            return _Reaction(parse_error=str(error), outcome=Outcome.UNPARSABLE)
+            return replace(step, parse_error=str(error)), Outcome.UNPARSABLE
         except EnvError as error:
             _log.warning("%s: environment error in %r: %s", self.attempt.id, parsed.action, error)
-            return _Reaction(action=parsed.action, ignored=parsed.ignored, outcome=Outcome.ENV_ERROR)
-        env_s = time.perf_counter() - began
+            return replace(step, action=parsed.action, ignored=parsed.ignored), Outcome.ENV_ERROR
+        step = replace(step, action=parsed.action, ignored=parsed.ignored, env_s=time.perf_counter() - began)
         if outcome := ENDINGS.get(type(parsed.action)):
-            return _Reaction(action=parsed.action, ignored=parsed.ignored, outcome=outcome, env_s=env_s)
-        return _Reaction(action=parsed.action, ignored=parsed.ignored, observation=observation, env_s=env_s)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Reaction:
-    """What a reply led to: the next screenshot, or the outcome of the episode."""
-
-    action: Action | None = None
-    parse_error: str | None = None
-    ignored: str = ""
-    observation: Observation | None = None
-    outcome: Outcome | None = None
-    env_s: float = 0.0
-
-    def step(self, context: tuple[int, ...], completion: Completion, engine_s: float) -> Step:
-        after = self.observation
-        return Step(
-            context=context,
-            completion=completion,
-            action=self.action,
-            parse_error=self.parse_error,
-            ignored=self.ignored,
-            observation=None if after is None else after.hash,
-            engine_s=engine_s,
-            env_s=self.env_s,
-            settle_s=0.0 if after is None else after.settle_s,
-        )
+            return step, outcome
+        return replace(step, observation=observation.hash, settle_s=observation.settle_s), observation

@@ -34,7 +34,7 @@ class Update:
 
 
 class Learner(Protocol):
-    """Learns. LearnerError where it cannot go on."""
+    """Learns. LearnerError where it cannot."""
 
     @property
     def version(self) -> int:
@@ -62,7 +62,7 @@ class Learner(Protocol):
 
 
 class LearnerError(ArpoError):
-    """Learning cannot go on: numbers that are not finite, or log-probabilities that are not the sampler's."""
+    """Learning cannot continue: numbers that are not finite, or log-probabilities that are not the sampler's."""
 
 
 class NotFinite(LearnerError):

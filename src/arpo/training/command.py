@@ -49,7 +49,7 @@ from arpo.types import Task
 def run_training(config: Config, own: Tasks | None = None, reward: Reward | None = None) -> dict[str, Any]:
     """Train in the run's folder, new or begun; returns what summary.json holds.
 
-    `own`: the tasks that the run has kept, where it is to go on with these whatever tasks.source has by now.
+    `own`: the tasks that the run has kept, where it is resumed with these, whatever tasks.source has by now.
     `reward`: what is trained on in place of the score with its penalty.
     """
     began = time.monotonic()
@@ -101,7 +101,7 @@ def _saying_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
 
 
 def _stopped(folder: Path) -> str:
-    return f"stopped; to go on: arpo train --resume {shlex.quote(str(folder))}"
+    return f"stopped; to resume: arpo train --resume {shlex.quote(str(folder))}"
 
 
 @dataclass

@@ -164,7 +164,7 @@ class LocalLearner:
         if self._midway:
             raise LearnerError("some of an update's optimiser steps are made and others are not")
         torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
-        if self.config.train.lora_rank:  # merged weights do not come apart
+        if self.config.train.lora_rank:  # merged weights cannot be taken apart
             torch.save(lora.adapters(self.model), folder / "adapters.pt")
         return {"version": self.version, "steps": self._steps}
 
