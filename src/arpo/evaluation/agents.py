@@ -1,6 +1,6 @@
 """Agents by name: a script, the one that comes with arpo, a checkpoint, a training run's best.
 
-agent_for, identity = find_judged(config, "base")     # for `evaluate`
+agent_for, identity = find_agent(config, "base")     # for `evaluate`
 loaded = load_agent(config, "base", slots=16)         # its engine and its dialect
 """
 
@@ -34,7 +34,7 @@ class Loaded:
     identity: str
 
 
-def find_judged(config: Config, model: str) -> tuple[AgentFor, str]:
+def find_agent(config: Config, model: str) -> tuple[AgentFor, str]:
     """The agent to be evaluated, a script or a model, and what tells it from any other."""
     sampling = sampling_of(config.eval)
     if model in POLICIES:
