@@ -1,4 +1,4 @@
-"""Runs that end before their time: stopped by a person or the system, by numbers that are not finite, by a full disk."""
+"""Runs that end early: stopped by a person or the system, by numbers that are not finite, by a full disk."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         try:
             evaluation = run_async(work())
         except KeyboardInterrupt:
-            print(f"stopped; the same command with --run-dir {folder} goes on", file=sys.stderr)
+            print(f"stopped; to resume: the same command with --run-dir {folder}", file=sys.stderr)
             raise
         if pictures is not None:
             _save_examples(run, tasks, pictures)
