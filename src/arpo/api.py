@@ -24,8 +24,7 @@ from arpo.envs.base import BACKENDS, Backend, Env, Expert, TaskList
 from arpo.envs.base import make as make_env
 from arpo.envs.pool import LocalPool
 from arpo.errors import ArpoError
-from arpo.evaluation.agents import find_agent
-from arpo.evaluation.agents import load_agent as load_model
+from arpo.evaluation import agents
 from arpo.evaluation.command import default_folder, run_evaluation
 from arpo.evaluation.run import Evaluation, sampling_of
 from arpo.event_loops import callable_anywhere, run_async
@@ -47,7 +46,7 @@ def train(*settings: str, run_dir: str | Path | None = None, reward: Reward | No
     """Train an agent, with the preset `pocket` where none is named; returns what summary.json holds.
 
     `run_dir`: where everything goes, by default a new folder under runs/; the same call again resumes a stopped run.
-    `reward`: a function of the task and the trajectory that gives what is trained on, in place of the checker's score.
+    `reward`: a function of the task and the trajectory that gives what is trained on, instead of the checker's score.
     """
     from arpo.training.command import run_training  # not at the top: torch takes seconds
 
@@ -61,13 +60,13 @@ def evaluate(model: str | Path, *settings: str, run_dir: str | Path | None = Non
     """
     config = _configured(settings)
     folder = Path(run_dir) if run_dir is not None else default_folder(str(model), config.tasks.source)
-    return run_evaluation(config, find_agent(str(model)), folder)
+    return run_evaluation(config, agents.find_model(str(model)), folder)
 
 
 def load_agent(model: str | Path = "base", *settings: str) -> Agent:
     """An agent that can play: a model as in `evaluate`, but no script. Its sampling is that of the section `eval`."""
     config = _configured(settings)
-    loaded = load_model(config, find_agent(str(model)), config.eval.n_envs)
+    loaded = agents.load_agent(config, agents.find_model(str(model)), config.eval.n_envs)
     return Agent(loaded.engine, loaded.dialect, sampling_of(config.eval))
 
 

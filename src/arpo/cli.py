@@ -85,17 +85,17 @@ def evaluate(
       arpo eval runs/first --tasks heldout --trials 4        a training run's best checkpoint
       arpo eval runs/first/checkpoints/update-00012          one of its others
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
-      arpo eval MODEL --run-dir runs/mine                    killed? the same line again goes on
+      arpo eval MODEL --run-dir runs/mine                    killed? the same command resumes
     """
     from arpo.engines.scripted import LOOK_BEHIND
     from arpo.evaluation import command
-    from arpo.evaluation.agents import find_agent
+    from arpo.evaluation.agents import find_model
 
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
     options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
     config = configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
     folder = run_dir or command.default_folder(model, config.tasks.source)
-    model = find_agent(model)
+    model = find_model(model)
     evaluation = command.run_evaluation(config, model, folder, pictures)
     numbers = command.as_json(evaluation, model, folder)
     show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
@@ -122,7 +122,7 @@ def select(
       arpo train pocket tasks.source=runs/selected.json      then train on them
     """
     from arpo.evaluation import command
-    from arpo.evaluation.agents import find_agent
+    from arpo.evaluation.agents import find_model
     from arpo.tasks import select as tasks
 
     tasks.refuse_place(out)
@@ -130,7 +130,7 @@ def select(
     # At the temperature of training: there the successes are needed.
     config = config.with_values({"eval.temperature": config.train.temperature})
     folder = run_dir or command.default_folder(model, config.tasks.source)
-    evaluation = command.run_evaluation(config, find_agent(model), folder)
+    evaluation = command.run_evaluation(config, find_model(model), folder)
     kept = tasks.select(evaluation, min_success, drop_solved, config.algorithm.solved)
     tasks.write_list(kept, out)
     tasks.print_counts(evaluation, kept, out, config.algorithm.solved)
@@ -150,7 +150,7 @@ def train(
     Examples:
       arpo train                                             the agent that comes with arpo, on the embedded desktop
       arpo train pocket algorithm.name=grpo run_dir=runs/g   another method, another folder
-      arpo train --resume runs/g                             killed? go on
+      arpo train --resume runs/g                             killed? resume
       arpo train --resume runs/g train.updates=40            make it longer
       arpo train --dry-run                                   every setting, what it means, what would be done
     """

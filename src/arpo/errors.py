@@ -5,10 +5,11 @@
     │   └── TaskError         an unknown task id, a broken task file
     ├── ParseError            the model's: a reply without a valid action; an outcome, never a crash
     ├── ActionError           the caller's: an action that this screen or this moment does not allow; nothing happened
-    ├── EnvError              the machinery's: a desktop that died or hung; the episode is tried again, never scored
-    │   └── NoRoom            one more would not fit now: those that run go on, and it is tried again later
+    ├── EnvError              the machinery's: a desktop that died or hung; the episode is retried, never scored
+    │   └── NoRoom            one more would not fit now: those that run stay, and it is retried later
     ├── EngineError           the machinery's: the sampler died or hung; likewise
-    └── ContextTooLong        the episode's: a prompt that the model cannot take; an outcome, nothing is cut
+    ├── ContextTooLong        the episode's: a prompt that the model cannot take; an outcome, nothing is cut
+    └── LearnerError          the learner's: learning cannot continue, the run ends (training/base.py)
 
 A ValueError or an assert that escapes is a bug of ours, not one of these.
 """

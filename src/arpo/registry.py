@@ -48,7 +48,7 @@ class Registry(dict[str, T]):
         return self[name]
 
     def names(self) -> list[str]:
-        """Of all that can be used here."""
+        """All names, also those of installed packages."""
         if not self._installed:
             for point in entry_points(group=self.group):
                 try:
@@ -61,9 +61,9 @@ class Registry(dict[str, T]):
 
 
 def imported(place: Any) -> Any:
-    """What "module:name" or "module" stands for; whatever is no text stands for itself."""
+    """What "module:name" or "module" stands for; what is not a string stands for itself."""
     if not isinstance(place, str):
         return place
     module, _, attribute = place.partition(":")
-    found = importlib.import_module(module)
-    return getattr(found, attribute) if attribute else found
+    loaded = importlib.import_module(module)
+    return getattr(loaded, attribute) if attribute else loaded

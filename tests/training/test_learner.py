@@ -297,7 +297,7 @@ def test_a_screen_of_one_colour_is_no_blindness(checkpoint: Checkpoint, played: 
     tokens = played.seen.features([played.screens[name]])[name]
     grey = dataclasses.replace(played.screens[name], hash="grey")
     learner.shown = {"grey": grey}
-    learner._screens._known["grey"] = tokens[:1].expand(len(tokens), -1)
+    learner._visual._known["grey"] = tokens[:1].expand(len(tokens), -1)
     sample = dataclasses.replace(played.longest, images=("grey",) * len(played.longest.images))
     (values,) = learner.values([sample])
     learner.test([dataclasses.replace(sample, logprobs=tuple(values.tolist()))])
@@ -410,7 +410,7 @@ def test_a_frozen_tower_stays_as_it_is_and_another_moves(
     guesser_folder: Path, checkpoint: Checkpoint, played: Played, frozen: bool
 ) -> None:
     learner = pupil(checkpoint, played, changed(freeze_vision=frozen, weight_decay=0.1))
-    learner._screens = Screens(learner.model.model.visual)  # its own tower looks, frozen or not
+    learner._visual = Screens(learner.model.model.visual)  # its own tower looks, frozen or not
     learner.learn(steps(*played.samples))
     before = load_checkpoint(guesser_folder, "cpu").model.model.visual.state_dict()
     same = [torch.equal(before[name], weight) for name, weight in checkpoint.model.model.visual.state_dict().items()]

@@ -1,4 +1,4 @@
-"""Runs that end before their time: stopped by a person or the system, by numbers that are none, by a full disk."""
+"""Runs that end early: stopped by a person or the system, by numbers that are not finite, by a full disk."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_a_store_that_lacks_what_is_to_be_replayed_is_one_line(guesser_folder: P
             loop._success(run, "other")
 
 
-# Numbers that are none
+# Numbers that are not finite
 
 
 @pytest.fixture(params=[0, 1])
@@ -285,7 +285,7 @@ def wait_for(words: str, process: subprocess.Popen[str]) -> None:
 
 
 def last_words(folder: Path) -> str:
-    return f"stopped; to go on: arpo train --resume '{folder}'"
+    return f"stopped; to resume: arpo train --resume '{folder}'"
 
 
 @pytest.mark.slow

@@ -1,7 +1,7 @@
 """One episode, the same for training and evaluation: look, let the engine answer, act, until there is an end.
 
     agent = Agent(engine, dialect, Sampling())
-    attempt = Attempt(task, index=0, episode="u3-files-rename-03-0", number=0, env_seed=7, sample_seed=7, provenance=…)
+    attempt = Attempt(task, index=0, episode="u3.0-files-rename-003-0", number=0, env_seed=7, sample_seed=7, …)
     trajectory = await run_episode(attempt, env, agent, keep_image=run.keep_image)
 
 Whatever happens to the agent or to the machines is an Outcome of the trajectory and never an exception:
@@ -15,20 +15,20 @@ Whatever happens to the agent or to the machines is an Outcome of the trajectory
     EnvError               ENV_ERROR                           no score; the environment is lost
     EngineError            ENGINE_ERROR                        no score
 
-An action that the environment refuses (an unknown key) is a reply without an action: nothing happened. A cut-off
-reply is one too, whatever it holds: an action counts once the agent has stopped speaking.
+An action that the environment refuses (an unknown key) counts as UNPARSABLE: nothing happened. The action of a cut-off
+reply is not carried out: an action counts once the agent has stopped speaking.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 
-from arpo.agent.actions import Action, CallUser, Fail, Finish
+from arpo.agent.actions import CallUser, Fail, Finish
 from arpo.agent.dialects.base import Dialect, flatten
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.envs.base import Lease
@@ -40,13 +40,13 @@ ENDINGS = {Finish: Outcome.FINISHED, Fail: Outcome.GAVE_UP, CallUser: Outcome.AS
 _log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Agent:
-    """Who acts: what samples its tokens, how they are understood, and how they are drawn."""
+    """Who acts: what samples its tokens, how they are read, and at which temperature and length they are sampled."""
 
     engine: Engine
     dialect: Dialect
-    sampling: Sampling  # its `stop` is the dialect's, whatever is given
+    sampling: Sampling  # but for `stop`, which is the dialect's
 
 
 async def run_episode(
@@ -54,7 +54,7 @@ async def run_episode(
 ) -> Trajectory:
     """Play a task once; `keep_image` stores each screenshot. The trajectory's reward is its score.
 
-    A cancelled episode returns too, with what it has: the caller sees the request in its task's `cancelling()`.
+    A cancelled episode returns too, with the steps that it has: CancelledError is not raised again.
     """
     episode = _Episode(attempt, env, agent, keep_image)
     score = None
@@ -62,7 +62,7 @@ async def run_episode(
         outcome = await episode.play()
         if outcome.valid:
             score = await env.score()
-            if not 0.0 <= score <= 1.0:  # so, since no comparison holds for NaN
+            if not 0.0 <= score <= 1.0:  # written so that NaN, of which no comparison holds, is refused too
                 raise EnvError(f"its checker gave the score {score}")
     except EnvError as error:
         _log.warning("%s: environment error: %s", attempt.id, error)
@@ -98,7 +98,7 @@ class _Episode:
     ) -> None:
         self.attempt, self.env, self.agent, self.keep_image = attempt, env, agent, keep_image
         self.conversation = agent.dialect.start(attempt.task.instruction)
-        self.start = ""  # the hash of the first screenshot; none where the environment failed before it
+        self.start = ""  # the hash of the first screenshot; empty where the environment failed before it
         self.steps: list[Step] = []
         self.seen: dict[str, Observation] = {}
 
@@ -107,74 +107,58 @@ class _Episode:
         observation = await self.env.reset(self.attempt.task, self.attempt.env_seed)
         self.start = observation.hash
         await self.keep_image(observation)
-        while True:
+        while len(self.steps) < self.attempt.task.max_steps:
             self.seen[observation.hash] = observation
             context = self.conversation.observe(observation)
-            before = time.perf_counter()
+            began = time.perf_counter()
             try:
                 completion = await self.answer(context)
             except ContextTooLong:
                 return Outcome.CONTEXT_LIMIT
-            engine_s = time.perf_counter() - before
+            engine_s = time.perf_counter() - began
             self.conversation.reply(completion.tokens)
-            turn = await self.act(completion)
-            self.steps.append(turn.step(context, completion, engine_s))
-            if turn.outcome is not None:
-                return turn.outcome
-            assert turn.observation is not None, "a turn comes to a screenshot or to an end"
-            observation = turn.observation
+            said = Step(
+                context=context,
+                completion=completion,
+                action=None,
+                parse_error=None,
+                ignored="",
+                observation=None,
+                engine_s=engine_s,
+                env_s=0.0,
+            )
+            step, after = await self.act(said)
+            self.steps.append(step)
+            if isinstance(after, Outcome):
+                return after
+            observation = after
             await self.keep_image(observation)
-            if len(self.steps) == self.attempt.task.max_steps:
-                return Outcome.STEP_LIMIT
+        return Outcome.STEP_LIMIT
 
     async def answer(self, context: tuple[int, ...]) -> Completion:
-        """What the agent says to a context."""
+        """The agent's reply to a context."""
         agent, replies = self.agent, [step.completion.tokens for step in self.steps]
         flat = flatten(self.conversation.segments, replies, context, agent.dialect.image_pad)
         prompt = Prompt(flat.ids, tuple(self.seen[name] for name in flat.images))
-        sampling = dataclasses.replace(agent.sampling, stop=(agent.dialect.stop,))
+        sampling = replace(agent.sampling, stop=(agent.dialect.stop,))
         seed = derive(self.attempt.sample_seed, len(self.steps))
         return await agent.engine.generate(self.attempt.id, prompt, sampling, seed)
 
-    async def act(self, completion: Completion) -> _Reaction:
-        """Do what a reply says."""
+    async def act(self, step: Step) -> tuple[Step, Observation | Outcome]:
+        """Do what the reply of a step says. Returns the whole step, and the next screenshot or why there is none."""
+        completion = step.completion
         if completion.finish == "length":
-            return _Reaction(parse_error=f"cut off after {len(completion.tokens)} tokens", outcome=Outcome.CUT_OFF)
-        before = time.perf_counter()
+            return replace(step, parse_error=f"cut off after {len(completion.tokens)} tokens"), Outcome.CUT_OFF
+        began = time.perf_counter()
         try:
             parsed = self.agent.dialect.parse(completion.text, self.env.size)
             observation = await self.env.step(parsed.action)
         except (ParseError, ActionError) as error:
-            return _Reaction(parse_error=str(error), outcome=Outcome.UNPARSABLE)
+            return replace(step, parse_error=str(error)), Outcome.UNPARSABLE
         except EnvError as error:
             _log.warning("%s: environment error in %r: %s", self.attempt.id, parsed.action, error)
-            return _Reaction(parsed.action, None, parsed.ignored, None, Outcome.ENV_ERROR)
-        env_s = time.perf_counter() - before
-        outcome = ENDINGS.get(type(parsed.action))
-        return _Reaction(parsed.action, None, parsed.ignored, None if outcome else observation, outcome, env_s)
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Reaction:
-    """What a reply came to: the next screenshot, or the outcome of the episode."""
-
-    action: Action | None = None
-    parse_error: str | None = None
-    ignored: str = ""
-    observation: Observation | None = None
-    outcome: Outcome | None = None
-    env_s: float = 0.0
-
-    def step(self, context: tuple[int, ...], completion: Completion, engine_s: float) -> Step:
-        after = self.observation
-        return Step(
-            context=context,
-            completion=completion,
-            action=self.action,
-            parse_error=self.parse_error,
-            ignored=self.ignored,
-            observation=None if after is None else after.hash,
-            engine_s=engine_s,
-            env_s=self.env_s,
-            settle_s=0.0 if after is None else after.settle_s,
-        )
+            return replace(step, action=parsed.action, ignored=parsed.ignored), Outcome.ENV_ERROR
+        step = replace(step, action=parsed.action, ignored=parsed.ignored, env_s=time.perf_counter() - began)
+        if outcome := ENDINGS.get(type(parsed.action)):
+            return step, outcome
+        return replace(step, observation=observation.hash, settle_s=observation.settle_s), observation

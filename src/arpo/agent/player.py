@@ -3,14 +3,14 @@
     player = Player(pool, run)
     await player.play(attempts, lambda task, env: agent, at_once=16, done=on_summary)
 
-An episode that is in the store already is not played again, so a killed run goes on with what was finished. One that a
-machine failed is tried again: three times, and three times more when the run is started again. Two things are given up
-until then, so that they do not hold up the rest:
+An episode that is in the store is not played again, so a resumed run keeps what was finished. An episode whose machine
+failed is retried: it has three attempts, and three more when the run is resumed. Until then two things are given up, so
+that they do not hold up the rest:
 
-    a task       nine attempts in a row failed by machinery (of three episodes or more): it is played no more
-    the engine   nine episodes in a row failed by it, in each of their attempts, and none was played: the run stops
+    a task       after nine failed attempts in a row (at three episodes or more): it is not played any more
+    the engine   after nine episodes in a row in which it failed in every attempt: the run stops
 
-One failure of an engine ends every turn that it has under way, so of its failures only those count that end an episode.
+One failure of an engine ends all turns under way, so its failures count only where an episode has no attempt left.
 """
 
 import asyncio
@@ -26,14 +26,14 @@ from arpo.errors import EngineError
 from arpo.types import Attempt, Observation, Outcome, Summary, Task, Trajectory
 
 ATTEMPTS = 3  # at an episode
-LOST = 9  # attempts at a task: a machine that fails one time in ten must not cost tasks in a long run; or episodes
+LOST = 9  # failures in a row: so many that a machine which fails one time in ten costs no task in a long run
 _log = logging.getLogger(__name__)
 
 AgentFor: TypeAlias = Callable[[Task, Lease], Agent]
 """The agent of one episode: a model's is always the same, a script's looks at the task and its environment."""
 
 Reward: TypeAlias = Callable[[Task, Trajectory], float]
-"""What is trained on, from an episode that has a score. `trajectory.reward` is still the score."""
+"""What is trained on, for an episode that has a score. In the trajectory that it is given, `reward` is the score."""
 
 
 class Store(Protocol):
@@ -62,8 +62,8 @@ class Player:
     def __init__(self, pool: Pool, store: Store) -> None:
         self.pool, self.store = pool, store
         self.given_up: set[str] = set()  # tasks
-        self._failed: Counter[str] = Counter()  # attempts in a row, by task
-        self._lost_by_engine = 0  # episodes in a row
+        self._failed: Counter[str] = Counter()  # failed attempts in a row, by task
+        self._lost_by_engine = 0  # lost episodes in a row
 
     async def play(
         self,
@@ -73,11 +73,11 @@ class Player:
         done: Callable[[Attempt, Summary | None], object],
         reward: Reward = STANDARD,
     ) -> None:
-        """Play episodes, given by their first attempts. `done` sees each once, with its last attempt.
+        """Play episodes, given by their first attempts. `done` is called once for each, with its last attempt.
 
-        None stands for an episode that was not played, since its task is given up. EngineError where the engine is.
+        It gets None for an episode that was not played, since its task is given up. EngineError where the engine is.
         """
-        waiting = deque((attempt, 0) for attempt in attempts)  # with the number of attempts that failed just now
+        waiting = deque((attempt, 0) for attempt in attempts)  # each with how many of its attempts failed in this call
 
         async def one_by_one() -> None:
             while waiting:
@@ -98,8 +98,8 @@ class Player:
         try:
             async with asyncio.TaskGroup() as group:
                 players = [group.create_task(one_by_one()) for _ in range(min(at_once, len(waiting)))]
-        except ExceptionGroup as failed:  # the players are alike: what stopped the first is what there is to say
-            raise failed.exceptions[0] from None
+        except ExceptionGroup as stopped:  # they are all alike: the first says it for the others
+            raise stopped.exceptions[0] from None
         if any(player.cancelled() for player in players):  # the pool was closed meanwhile
             raise asyncio.CancelledError
 
@@ -108,14 +108,14 @@ class Player:
             agent = agent_for(attempt.task, env)
             trajectory = await run_episode(attempt, env, agent, self.store.keep_image)
         if trajectory.outcome is Outcome.CANCELLED:
-            raise asyncio.CancelledError  # not stored: it is played again when the run goes on
+            raise asyncio.CancelledError  # not stored: it is played again when the run is resumed
         if trajectory.score is not None:
             trajectory = dataclasses.replace(trajectory, reward=reward(attempt.task, trajectory))
         self.store.add(trajectory)
         return next(self.store.summaries(id=attempt.id))
 
     def _count(self, task: Task, outcome: Outcome, last: bool) -> None:
-        """Count what failed, `last`: for the last time in its episode."""
+        """Count failures in a row. `last`: the episode has no attempt left."""
         if outcome.valid:
             self._failed[task.id] = self._lost_by_engine = 0
         elif outcome is Outcome.ENV_ERROR:

@@ -1,1 +1,1 @@
-"""The method: advantages, replay, loss."""
+"""Algorithms: base.py has the contract, each method a file of its own."""

@@ -31,11 +31,11 @@ def group_advantages(group: Group, std: str = "population") -> list[float]:
 
 
 def failed(group: Group, solved: float) -> bool:
-    """Whether no valid member solved it, by the checker's word and not by the reward; False where none is valid."""
+    """Whether no valid member solved the task, by its score and not by its reward; False where no member is valid."""
     scores = [trajectory.score for trajectory in group.trajectories if trajectory.score is not None]
     return bool(scores) and max(scores) < solved
 
 
 def rewards_of(group: Group) -> list[float]:
-    """Of its valid members, what is trained on."""
+    """The rewards of its valid members."""
     return [trajectory.reward for trajectory in group.trajectories if trajectory.reward is not None]

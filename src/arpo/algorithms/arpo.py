@@ -1,10 +1,10 @@
 """ARPO, agentic replay policy optimisation (Lu et al. 2025, arXiv 2505.16282): GRPO with success replay.
 
-    where no member of a group solved its task, a random one gives way to one of the agent's own stored successes of
-    that task, if there is any: so rewards differ, and the gradient does not vanish
+    where no member of a group solved its task, a random one is replaced by one of the agent's own stored successes of
+    that task, if there is one: so rewards differ, and the gradient does not vanish
 
-The replayed tokens are trained as if they were fresh: `old` is the present policy's. Each setting `replay_…` changes
-one part of this; as the paper has it, they are all off.
+The replayed tokens are trained as if they were fresh: `old` is of the policy before the update. Each setting `replay_…`
+changes one part of this; in the paper they are all off.
 
     replay_tau         a success of age a, in updates, is chosen in proportion to exp(-a / tau)
     replay_spares      only the replayed success has an advantage, the failures beside it have none

@@ -8,7 +8,7 @@
     algorithm.remember(groups, update)                     # when the update is made
 
 The records leave room for more than the four that come with arpo: advantages may differ from token to token, `returns`
-are for a value head, and a method without groups reads groups of any size as so many single trajectories.
+are for a value head, and a method without groups takes each trajectory of a group by itself.
 """
 
 from __future__ import annotations
@@ -28,28 +28,28 @@ if TYPE_CHECKING:  # torch takes seconds, and settings need only the names
 
 @dataclass(frozen=True, slots=True)
 class Credit:
-    """What each sampled token of a trajectory is worth, in their order. Without advantages it is not learned."""
+    """What each sampled token of a trajectory is worth, in order. A trajectory without advantages is not learned."""
 
     advantages: Sequence[float] = ()
-    returns: Sequence[float] = ()  # what a value head is to predict; none: there is none
+    returns: Sequence[float] = ()  # what a value head is to predict; empty: there is no value head
 
 
 @dataclass(frozen=True, slots=True)
 class SampledTokens:
     """N sampled tokens of an optimiser step, each entry a tensor of N. Three log-probabilities are kept apart:
 
-    that of the sampler, perhaps many updates ago; `old`, of the policy before this update; and that of the policy now,
-    with gradient, which the loss is given beside these.
+    the sampler's, perhaps of many updates ago; `old`, of the policy before this update; and `new`, of the policy now,
+    with gradient, which is a separate argument of the loss.
     """
 
     sampler: Tensor
     old: Tensor
     advantages: Tensor
     returns: Tensor  # empty where there are none
-    lengths: Tensor  # how many sampled tokens the trajectory has that a token belongs to
-    trajectories: int  # over which the step's mean goes
+    lengths: Tensor  # how many sampled tokens the trajectory of each token has
+    trajectories: int  # how many the optimiser step has, for its mean
     replayed: Tensor  # bool
-    stale: Tensor  # bool: drawn by an older policy than the one before this update
+    stale: Tensor  # bool: sampled by an older policy than the one before this update
     sequence: Tensor  # which sequence a token belongs to, from 0 on
 
 
@@ -66,7 +66,7 @@ class Algorithm(Protocol):
     """A method of learning. What it remembers between updates is part of each checkpoint."""
 
     def accept(self, group: Group) -> bool:
-        """Whether there is something to learn from a group. If not, another may be drawn (`algorithm.redraw`)."""
+        """Whether a group teaches something. If not, another task may take its place (`algorithm.redraw`)."""
         ...
 
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
@@ -78,11 +78,11 @@ class Algorithm(Protocol):
         ...
 
     def loss(self, new: Tensor, tokens: SampledTokens) -> Loss:
-        """Of some of the tokens of an optimiser step; `new` is their log-probability now. Any process may ask."""
+        """The loss of some tokens of an optimiser step, and of nothing else: it may be called in any process."""
         ...
 
     def remember(self, groups: Sequence[Group], update: int) -> None:
-        """Told once the update is made: the groups as they were played."""
+        """Called when the update has been made, with the groups as they were played."""
         ...
 
     def state(self) -> dict[str, Any]:
@@ -97,10 +97,10 @@ class Method:
     """What is known of an algorithm without importing it."""
 
     name: str
-    factory: str | Callable[[AlgorithmConfig, int], Algorithm]  # of the settings and a seed; or "module:callable"
-    settings: Mapping[str, Any] = field(default_factory=dict)  # of the section `algorithm`, what the name sets
-    options: Mapping[str, Any] = field(default_factory=dict)  # `algorithm.options`: settings of its own, the defaults
-    least_group: int = 1  # episodes of a task that it needs at least
+    factory: str | Callable[[AlgorithmConfig, int], Algorithm]  # of settings and a seed; or "module:callable"
+    settings: Mapping[str, Any] = field(default_factory=dict)  # keys of the section `algorithm` that the name sets
+    options: Mapping[str, Any] = field(default_factory=dict)  # `algorithm.options`: its own, with defaults
+    least_group: int = 1  # how many episodes of a task it needs at least
 
 
 METHODS = Registry(

@@ -54,7 +54,7 @@ class Grpo:
 
 
 def for_every_token(group: Group, advantages: Sequence[float]) -> list[Credit]:
-    """Every sampled token of a trajectory has the trajectory's advantage. With none there is no gradient: left out."""
+    """Every sampled token has the advantage of its trajectory. One with 0 has no gradient and is left out."""
     return [
         Credit([advantage] * sum(len(step.completion.tokens) for step in trajectory.steps) if advantage else [])
         for trajectory, advantage in zip(group.trajectories, advantages, strict=True)

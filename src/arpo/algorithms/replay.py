@@ -28,15 +28,14 @@ class Replay:
         self._kept: dict[str, list[tuple[str, int]]] = {}  # task: (trajectory, update), the newest last
 
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
-        """The groups, each that failed as a whole with a random member replaced by a stored success of its task."""
+        """The groups; in each that failed as a whole a random member is replaced by a stored success of its task."""
         solved = self.settings.solved
         return [self._filled(group, update, load) if failed(group, solved) else group for group in groups]
 
     def add(self, groups: Sequence[Group], update: int) -> None:
-        """Remember the successes of these groups; the oldest of a task go where there are too many.
+        """Remember the successes of these groups; of each task the newest `replay_size`.
 
-        One that ended in a reply that was no action, which lowered its reward, is left out: replayed, it would teach
-        that reply.
+        A success whose reward is lower, since its last reply was no action, is left out: it would teach that reply.
         """
         for group in groups:
             for one in group.trajectories:
@@ -49,7 +48,7 @@ class Replay:
         return {task: [list(entry) for entry in kept] for task, kept in self._kept.items()}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """ValueError where that is no state."""
+        """ValueError where it is not what `state` returns."""
         for name, update in (entry for kept in state.values() for entry in kept):
             if not (isinstance(name, str) and isinstance(update, int)):
                 raise ValueError("a success is an id and an update")
@@ -61,10 +60,10 @@ class Replay:
             return group
         rng = random.Random(derive("replay", self.seed, update, group.task_id))
         tau = self.settings.replay_tau
-        newest = kept[-1][1]  # ages count from here, which changes no odds: of very old ones all would be exp(-…) = 0
+        newest = kept[-1][1]  # ages count from it, which changes no odds: from now, all weights could round to 0
         weights = [1.0 if tau is None else math.exp((since - newest) / tau) for _, since in kept]
         name, _ = rng.choices(kept, weights)[0]
-        # An invalid member trains nothing, so it would be a waste to give up a valid one.
+        # An invalid member teaches nothing, so it is replaced before a valid one is.
         members = list(group.trajectories)
         places = [i for i, member in enumerate(members) if not member.outcome.valid] or range(len(members))
         place = rng.choice(places)

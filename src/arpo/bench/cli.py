@@ -84,7 +84,7 @@ def compare(
 ) -> None:
     """By how much each method helps: methods x seeds under the same budget, train.env_steps.
 
-    Killed, or to have more seeds or methods? The same command goes on with what is there.
+    Killed, or to have more seeds or methods? The same command resumes.
 
     \b
     Examples:

@@ -5,8 +5,8 @@
     await engine.load(version=3, place=folder)
 
 A session is one episode. Each turn hands over its whole context; an engine that has seen the beginning may keep its
-key-value cache and compute only what is new. Sampling draws from the random stream of (seed), so what else is being
-sampled at the same time does not change an episode.
+key-value cache and compute only what is new. What is sampled follows from the seed, whatever else is being
+sampled at the same time.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How to draw: `stop` are the ids that end a reply (and belong to it)."""
+    """How to sample. `stop`: the ids that end a reply, and belong to it."""
 
     temperature: float = 1.0
     top_p: float = 1.0
@@ -46,5 +46,5 @@ class Engine(Protocol):
         ...
 
     async def load(self, version: int, place: Path) -> None:
-        """Go on with other weights. Turns under way finish on the old ones; every cache is computed anew."""
+        """Use the weights at `place`. Turns under way finish on the old ones; every cache is computed anew."""
         ...

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 class Env(Protocol):
     """One computer.
 
-    A call that is refused (`ActionError`, `TaskError`) changes nothing and the environment goes on. `EnvError` means
-    that the machine is lost: close it and take another.
+    A call that is refused (`ActionError`, `TaskError`) changes nothing, and the environment can still be used.
+    `EnvError` means that the machine is lost: close it and take another.
     """
 
     @property
@@ -88,7 +88,7 @@ class Pool(Protocol):
     """Many computers. It gives them out and takes them back, replaces those that failed, and does nothing else."""
 
     def lease(self) -> AbstractAsyncContextManager[Lease]:
-        """A running computer for the time of the block; waits for a free one. EnvError where there is none any more."""
+        """A running computer for the time of the block; waits for a free one. EnvError where none is left."""
         ...
 
 
@@ -150,10 +150,10 @@ class Backend:
     description: str
     factory: str | Callable[..., Env]  # "module:callable" is imported on first use; worker processes need that
     deterministic: bool  # equal (task, seed, actions) give equal pixels
-    catalog: str | Catalog  # "module": one that is a Catalog
+    catalog: str | Catalog  # "module": a module that is a Catalog
     expert: str | Callable[[Task], Expert] | None  # makes the Expert of a task; None: nobody wrote one
-    settings: tuple[str, ...] = ("size",)  # of the section `env`, what its factory takes
-    options: Mapping[str, Any] = field(default_factory=dict)  # `env.options`: what else it takes, with the defaults
+    settings: tuple[str, ...] = ("size",)  # keys of the section `env` that its factory takes
+    options: Mapping[str, Any] = field(default_factory=dict)  # `env.options`: what else it takes, with defaults
     refuse: str | None = None  # "module:callable" of a task and these settings: TaskError for one that it cannot do
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
     system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
@@ -239,7 +239,7 @@ def refuse_system(name: str) -> None:
 
 
 def settings_of(config: EnvConfig) -> dict[str, Any]:
-    """What of a configuration its environment is made with: `make(config.name, **settings_of(config))`."""
+    """The settings that an environment is made with: `make(config.name, **settings_of(config))`."""
     return {name: getattr(config, name) for name in backend(config.name).settings} | config.options
 
 
@@ -285,7 +285,7 @@ def make_expert(name: str, task: Task) -> Expert:
 
 
 def refuse_bad_action(action: Action, size: tuple[int, int], ended: bool) -> None:
-    """The refusals that are the same in every backend."""
+    """ActionError for what every backend refuses: an action after the end, or off the screen."""
     if ended:
         raise ActionError("the episode has ended: reset first")
     width, height = size

@@ -1,6 +1,6 @@
 """Agents by name: a script, the one that comes with arpo, a checkpoint, a training run's best.
 
-agent_for, identity = find_judged(config, "base")     # for `evaluate`
+agent_for, identity = find_agent(config, "base")     # for `evaluate`
 loaded = load_agent(config, "base", slots=16)         # its engine and its dialect
 """
 
@@ -34,8 +34,8 @@ class Loaded:
     identity: str
 
 
-def find_judged(config: Config, model: str) -> tuple[AgentFor, str]:
-    """The agent, of a script or of a checkpoint, that is to be evaluated, and what tells it from any other."""
+def find_agent(config: Config, model: str) -> tuple[AgentFor, str]:
+    """The agent to be evaluated, a script or a model, and what tells it from any other."""
     sampling = sampling_of(config.eval)
     if model in POLICIES:
         vocabulary = byte_vocabulary()
@@ -47,8 +47,8 @@ def find_judged(config: Config, model: str) -> tuple[AgentFor, str]:
     return lambda task, env: agent, loaded.identity
 
 
-def find_agent(model: str) -> str:
-    """The checkpoint that is meant: of a training run's folder its best one, which is said."""
+def find_model(model: str) -> str:
+    """The model that is meant: of a training run's folder its best checkpoint, which is printed."""
     folder = Path(model)
     if not (folder / "config.yaml").is_file() or (folder / "config.json").exists():  # the latter is a checkpoint's
         return model
@@ -80,12 +80,12 @@ def load_agent(config: Config, model: str, slots: int) -> Loaded:
 
 
 def with_precision(agent: AgentConfig, model: Any) -> AgentConfig:
-    """With the precision that `auto` came to on this machine: a run goes on in it elsewhere too."""
+    """With the precision that `auto` stands for on this machine: a run that is resumed elsewhere keeps it."""
     return agent.model_copy(update={"dtype": str(model.lm_head.weight.dtype).removeprefix("torch.")})
 
 
 def _checksum(model: Any) -> str:
-    """The sum of all weights, read as integers: exact, in one pass, and another after any update."""
+    """The sum of all weights, read as integers: exact, in one pass, and different after any update."""
     import torch
 
     whole = {2: torch.int16, 4: torch.int32}

@@ -18,7 +18,7 @@ from arpo.envs.base import make, settings_of
 from arpo.envs.pictures import from_trajectory, save_animation
 from arpo.envs.pool import make_pool
 from arpo.errors import ConfigError
-from arpo.evaluation.agents import find_judged
+from arpo.evaluation.agents import find_agent
 from arpo.evaluation.run import Evaluation, Trial, evaluate
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
@@ -41,7 +41,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
     config = config.model_copy(update={"run_dir": None})  # only a training's settings name its folder
     tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env), config.tasks.max_steps)
     make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
-    agent_for, identity = find_judged(config, model)
+    agent_for, identity = find_agent(config, model)
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work
     with Run.write(folder, to_yaml(config)) as run:
@@ -56,7 +56,7 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         try:
             evaluation = run_async(work())
         except KeyboardInterrupt:
-            print(f"stopped; the same command with --run-dir {folder} goes on", file=sys.stderr)
+            print(f"stopped; to resume: the same command with --run-dir {folder}", file=sys.stderr)
             raise
         if pictures is not None:
             _save_examples(run, tasks, pictures)

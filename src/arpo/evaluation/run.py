@@ -5,8 +5,8 @@
 
 - The seeds of a trial follow from (seed, task, trial) alone, so neither the number of environments nor the order of
   work changes a number. Environment seeds are evaluation's own: no training ever used them (`arpo.seeds`).
-- A finished trial is in the run's store and is never run again: a killed evaluation goes on where it stopped and comes
-  to the same result.
+- A finished trial is in the run's store and is never run again: a killed evaluation resumes where it stopped, with
+  the same result.
 - A trial whose machine fails is retried by the player. If all attempts fail it is counted under `errors`: it has no
   score, so it is in no success rate, but it is always reported.
 """
@@ -106,7 +106,7 @@ async def evaluate(
     update: int = 0,
     on_trial: Callable[[Trial], object] = lambda trial: None,
 ) -> Evaluation:
-    """Run what the store does not hold yet. `update` says which policy is judged; `on_trial` sees each trial once."""
+    """Play the trials that the store does not hold yet. `update`: the policy's; `on_trial` gets each trial once."""
     trials: dict[tuple[str, int], Trial] = {}
     attempts = [
         Attempt(
@@ -138,5 +138,5 @@ async def evaluate(
 
 
 def sampling_of(settings: EvalConfig) -> Sampling:
-    """How an agent that is judged speaks."""
+    """How an agent samples while it is evaluated."""
     return Sampling(settings.temperature, settings.top_p, settings.max_tokens)

@@ -6,7 +6,7 @@
 
 What differs between sampling and learning is where attention looks: at a cache, or at the sequence itself. So attention
 is handed in as a function, and everything else is written once. Whatever uses a weight is the `forward` of a module, so
-that hooks fire: those of FSDP, of LoRA, of anybody who watches a layer.
+that hooks fire: those of FSDP, of LoRA, of a profiler.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -32,7 +32,7 @@ Rope: TypeAlias = tuple[Tensor, Tensor]
 
 
 class QwenVL(nn.Module):
-    """The whole. `config`: transformers' own."""
+    """The whole model. `config`: transformers' own."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -76,7 +76,7 @@ class QwenVL(nn.Module):
 
 
 class Halves(nn.Module):
-    """The vision tower and the language model."""
+    """The vision tower and the language model; a module, since transformers' names of weights begin with `model.`."""
 
     def __init__(self, config: Any) -> None:
         super().__init__()
@@ -111,8 +111,8 @@ class TextModel(nn.Module):
 
         `features`: what stands in the places of the image tokens, in order; their number must agree.
         `attend`: attention where it is not that of the sequence on itself.
-        `wanted`, ... x Q: the only places whose results are needed. All others end with the keys and values of the last
-        layer, where `attend` must know what to do with Q queries; the result is ... x Q x hidden.
+        `wanted`, ... x Q: the only places whose results are needed. The last layer computes only keys and
+        values of the others, so `attend` must take Q queries there; the result is ... x Q x hidden.
         `recompute`: keep only what goes into each layer and compute the rest again for the gradient.
         `dtype`: of the sum of all layers, where it is not that of the embeddings.
         """
@@ -130,7 +130,7 @@ class TextModel(nn.Module):
     def rope(self, positions: Tensor, dtype: torch.dtype) -> Rope:
         """Rotary factors for positions 3 x ... x T, on their device, in the precision of the reference."""
         speeds = torch.split(_speeds(2 * sum(self.sections), self.theta, positions.device), self.sections)
-        axes = zip(positions.unsqueeze(-1).float(), speeds, strict=True)  # each frequency turns by one of them
+        axes = zip(positions.unsqueeze(-1).float(), speeds, strict=True)  # a frequency belongs to one of the three axes
         angles = torch.cat([along * mine for along, mine in axes], dim=-1)
         cos, sin = angles.cos(), angles.sin()
         # The two halves of a head are rotated against each other: the first gets minus the second's sine.

@@ -1,1 +1,1 @@
-"""Runs: the folders in which training and evaluation leave all that is needed to go on or to look back."""
+"""Runs: the folders in which training and evaluation leave all that is needed to resume or to look back."""

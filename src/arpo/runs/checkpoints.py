@@ -6,7 +6,7 @@ The best is the one with the highest success of training episodes, averaged over
 update plays few tasks, and not always the same; those with fewer updates behind them are the best only where all have
 fewer.) It is a choice by noisy numbers: to compare agents, use `arpo eval`.
 
-A damaged one is never removed: who renames it goes on from the one before, and what was played since is in the store.
+A damaged one is never removed: who renames it resumes from the one before, and what was played since is in the store.
 """
 
 import contextlib

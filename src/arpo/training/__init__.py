@@ -1,1 +1,1 @@
-"""Training: from a model without knowledge to one that uses a computer."""
+"""Training: reinforcement learning, from groups of episodes to updates of the model."""

@@ -1,8 +1,8 @@
-"""The contract of a learner: batches and the screenshots that they show in, metrics and a record of each token out.
+"""The contract of a learner: batches and their screenshots in, metrics and a record of each token out.
 
     update = learner.update(batches, screens)                   # one optimiser step a batch; the version is one higher
     await engine.load(learner.version, learner.publish(folder)) # a place to fetch the weights from, never tensors
-    state = learner.state(folder); learner.restore(folder, state)   # what it needs to go on, for a checkpoint
+    state = learner.state(folder); learner.restore(folder, state)   # what a checkpoint needs
 
 One process or many ranks may be behind it. Calls come one at a time, from any thread, in any order.
 """
@@ -22,23 +22,23 @@ class Batch:
     """What one optimiser step learns."""
 
     samples: tuple[Sample, ...]
-    trajectories: int  # over which its mean goes: all that are valid, also those without a gradient
+    trajectories: int  # how many its mean is over: all that are valid, also those without a gradient
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What came of an update."""
+    """The result of an update."""
 
     metrics: dict[str, float]
-    record: Sequence[TokenRecord]  # what was seen of every learned token
+    record: Sequence[TokenRecord]  # of every learned token
 
 
 class Learner(Protocol):
-    """Learns. LearnerError where it cannot go on."""
+    """Learns. LearnerError where it cannot."""
 
     @property
     def version(self) -> int:
-        """How many updates its weights have behind them."""
+        """How many updates have been made."""
         ...
 
     def update(self, batches: Sequence[Batch], screens: Mapping[str, Observation]) -> Update:
@@ -50,25 +50,25 @@ class Learner(Protocol):
         ...
 
     def state(self, folder: Path) -> dict[str, Any]:
-        """What it needs to go on beside the published weights: large things into files of the folder, the rest as JSON.
+        """What it needs to resume, beside the published weights: large things as files in the folder, the rest as JSON.
 
-        LearnerError in the middle of an update, of which some steps are made and others not.
+        LearnerError where only some optimiser steps of an update have been made.
         """
         ...
 
     def restore(self, folder: Path, state: dict[str, Any]) -> None:
-        """Go on from there: the folder has the published weights and the files of `state`."""
+        """Resume: the folder has the published weights and the files of `state`."""
         ...
 
 
 class LearnerError(ArpoError):
-    """Learning cannot go on: numbers that are not finite, or a learner that is not the sampler's twin."""
+    """Learning cannot continue: numbers that are not finite, or log-probabilities that are not the sampler's."""
 
 
 class NotFinite(LearnerError):
-    """A loss or a gradient that is no number. The optimiser step was not taken."""
+    """A loss or a gradient that is not finite. The optimiser step was not taken."""
 
     def __init__(self, text: str, batch: Batch, old: Sequence[Any]) -> None:
         super().__init__(text)
         self.batch = batch  # what the step was to learn
-        self.old = old  # the log-probabilities of its samples before the update; none in an update's first step
+        self.old = old  # log-probabilities of its samples before the update; empty in the first step of an update

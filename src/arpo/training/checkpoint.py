@@ -1,9 +1,9 @@
-"""Checkpoints: all that a run needs to go on, one folder each, there whole or not at all (runs/checkpoints.py).
+"""Checkpoints: all that a run needs to resume, one folder each, written whole or not at all (runs/checkpoints.py).
 
 Random choices follow from (seed, update) and need no state; what an algorithm remembers is small, since trajectories
 are in the run's store. Kept are the newest, and beside them the best.
 
-A loss or a gradient that is no number ends a run, and its batch is set aside. To reproduce:
+A loss or a gradient that is not finite ends a run, and its batch is written to a folder. To reproduce:
 
     run, bad = Run.read(folder), folder / "not-finite-00012"
     samples = [from_json(Sample, line) for line in (bad / "samples.jsonl").read_text().splitlines()]
@@ -38,12 +38,12 @@ _log = logging.getLogger(__name__)
 class Checkpoints:
     """Those in a folder: the newest `keep` of them, and the best.
 
-    `model` is what the run began with, whose tokenizer all of them have; `prompt_file`: a prompt in place of its own.
+    `model` is what the run began with, whose tokenizer all of them have; `prompt_file`: replaces its prompt.
     """
 
     def __init__(self, folder: Path, keep: int = 1, model: str = BASE, prompt_file: Path | None = None) -> None:
         self.folder, self.keep, self._model, self._prompt_file = folder, keep, model, prompt_file
-        self._unsaved: dict[str, Any] | None = None  # the metrics of the last update, where no checkpoint has them
+        self._unsaved: dict[str, Any] | None = None  # the metrics of the last update, until a checkpoint has them
         self._recent: deque[float] = deque(maxlen=RECENT)
 
     @property
@@ -53,7 +53,7 @@ class Checkpoints:
     def save(self, learner: Learner, algorithm: Algorithm, metrics: dict[str, Any]) -> Path:
         """Write one, then drop the oldest: a crash in between leaves one more and never one less.
 
-        `metrics`: of the update, in case that the run ends before it could log them.
+        `metrics`: of the update, in case the run is killed before it logs them.
         """
         self._finished(metrics)
         return self._write(learner, algorithm)
@@ -67,10 +67,9 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def guard(self, learner: Learner, algorithm: Algorithm) -> Iterator[None]:
-        """Around the updates: whoever or whatever stops them, what was finished is in a checkpoint.
+        """Around the updates: whatever stops them, the finished ones are in a checkpoint.
 
-        An update that broke off between its optimiser steps cannot be: it is made again, with all since the last
-        checkpoint.
+        Not so where an update broke off between its optimiser steps: all since the last checkpoint are repeated.
         """
         try:
             yield
@@ -78,11 +77,11 @@ class Checkpoints:
             if self._unsaved is not None and self._unsaved["update"] + 1 == learner.version:
                 try:
                     self._write(learner, algorithm)
-                except Exception as error:  # of whatever kind: what stopped the run is what there is to say
-                    if not isinstance(stopped, OSError):  # that said the same already: the disk
+                except Exception as error:  # of any kind: it must not hide what stopped the run
+                    if not isinstance(stopped, OSError):  # a full disk, which is reported already
                         _log.warning("update %d could not be saved, it will be made again: %s", learner.version, error)
             if isinstance(stopped, NotFinite):
-                place = self._set_aside(learner, stopped)
+                place = self._keep_batch(learner, stopped)
                 begin = self.newest or self._model
                 raise LearnerError(
                     f"{stopped}; nothing of its batch was learned, see {place}; "
@@ -95,11 +94,11 @@ class Checkpoints:
         metrics: dict[str, Any] = read_state(place)["line"]
         with readable(place, place / "state.json"):
             if not metrics.keys() >= METRICS:
-                raise ValueError("its line of metrics is none")
+                raise ValueError("its metrics are not those of an update")
         return metrics
 
     def restore(self, learner: Learner, algorithm: Algorithm) -> Path | None:
-        """Put the newest back and return it; None where there is none. ConfigError where one of them is damaged."""
+        """Restore the newest and return its folder; None where there is none. ConfigError where one is damaged."""
         for unfinished in self.folder.glob("*.part"):
             shutil.rmtree(unfinished)
         states = {place: read_state(place) for place in checkpoints_in(self.folder)}  # a later best needs all of them
@@ -133,7 +132,7 @@ class Checkpoints:
             shutil.rmtree(old)
         return place
 
-    def _set_aside(self, learner: Learner, bad: NotFinite) -> Path:
+    def _keep_batch(self, learner: Learner, bad: NotFinite) -> Path:
         place = self.folder.parent / f"not-finite-{learner.version:05d}"
         shutil.rmtree(place, ignore_errors=True)  # of an earlier try
         with whole(place) as part:
@@ -144,7 +143,7 @@ class Checkpoints:
         return place
 
     def _write_agent(self, learner: Learner, folder: Path) -> None:
-        """The model with its tokenizer and prompt, so that `arpo eval` takes it as it is."""
+        """The model with its tokenizer and prompt: `arpo eval` takes it as it is."""
         learner.publish(folder)
         source = find_checkpoint(self._model)
         names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "prompt.txt")

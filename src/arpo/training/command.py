@@ -22,7 +22,7 @@ from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import LocalPool, make_pool
-from arpo.evaluation.agents import Loaded, find_agent, load_agent, with_precision
+from arpo.evaluation.agents import Loaded, find_model, load_agent, with_precision
 from arpo.evaluation.command import evaluate_shown, never_scored
 from arpo.evaluation.compare import gain
 from arpo.evaluation.run import Evaluation, sampling_of
@@ -49,7 +49,7 @@ from arpo.types import Task
 def run_training(config: Config, own: Tasks | None = None, reward: Reward | None = None) -> dict[str, Any]:
     """Train in the run's folder, new or begun; returns what summary.json holds.
 
-    `own`: the tasks that the run has kept, where it is to go on with these whatever tasks.source has by now.
+    `own`: the tasks that the run has kept, where it is resumed with these, whatever tasks.source has by now.
     `reward`: what is trained on in place of the score with its penalty.
     """
     began = time.monotonic()
@@ -57,7 +57,7 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or new_folder("train", config.algorithm.name)
     # Of another run the checkpoint that is its best today: tomorrow it may be another.
-    config = from_anywhere(config.with_values({"run_dir": folder, "train.model": find_agent(config.train.model)}))
+    config = from_anywhere(config.with_values({"run_dir": folder, "train.model": find_model(config.train.model)}))
     slots = max(config.train.n_envs, config.eval.n_envs)
     loaded = load_agent(config, config.train.model, slots)
     config = config.with_values({"agent": with_precision(config.agent, loaded.engine.checkpoint.model)})
@@ -101,7 +101,7 @@ def _saying_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
 
 
 def _stopped(folder: Path) -> str:
-    return f"stopped; to go on: arpo train --resume {shlex.quote(str(folder))}"
+    return f"stopped; to resume: arpo train --resume {shlex.quote(str(folder))}"
 
 
 @dataclass

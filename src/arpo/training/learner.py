@@ -1,4 +1,4 @@
-"""The learner of one process: one model, its optimiser.
+"""The learner of one process: one model and its optimiser.
 
     learner = LocalLearner(load_checkpoint("base"), config, algorithm)
     update = learner.update([batch, batch], screens)           # one optimiser step each
@@ -6,12 +6,12 @@
 The loss covers sampled tokens only, and log-probabilities are computed at their positions alone: never the whole
 vocabulary for a whole sequence. Old log-probabilities are those of the policy before the update, computed here once:
 for the first optimiser step its own forward pass has them, for the others there is a pass before it. The sampler's own
-would do but for their rounding, which depends on what else was sampled at that moment; a run that is killed and goes on
-would learn other last digits, and in bf16 rounding alone would clip tokens. (The self-test holds the two together.)
+are not used because of rounding, which depends on what else was sampled at the same time: a resumed run would learn
+other last digits, and in bf16 rounding alone would clip tokens. (The self-test compares the two.)
 
-Weights and optimiser are fp32, for in bf16 small steps round away; a model that is sampled in bf16 computes in it here.
-A frozen vision tower is not trained, so what it makes of a screenshot never changes: `Screens` remembers it, and
-an engine in the same process can share its own.
+Weights and optimiser are fp32, since bf16 rounds small steps away; a model that is sampled in bf16 computes in it here.
+The visual tokens that a frozen vision tower makes of a screenshot never change: `Screens` keeps them, and an engine in
+the same process can share its own.
 """
 
 import math
@@ -58,10 +58,10 @@ class _Part:
 
 
 class LocalLearner:
-    """See the module. `screens`: where visual tokens of a frozen tower come from; None: from its own."""
+    """See the module. `visual`: an engine's, shared, for the visual tokens of a frozen tower; None: one of its own."""
 
     def __init__(
-        self, checkpoint: Checkpoint, config: Config, algorithm: Algorithm, screens: Screens | None = None
+        self, checkpoint: Checkpoint, config: Config, algorithm: Algorithm, visual: Screens | None = None
     ) -> None:
         self.checkpoint, self.config, self.algorithm, self.version = checkpoint, config, algorithm, 0
         self.model = checkpoint.model
@@ -79,10 +79,10 @@ class LocalLearner:
         self._tested = False  # whether its log-probabilities were compared with the sampler's
         self._pad: int = checkpoint.config.image_token_id
         self._device = self.parameters[0].device
-        self._screens = screens or Screens(self.model.model.visual)
+        self._visual = visual or Screens(self.model.model.visual)
 
     def update(self, batches: Sequence[Batch], screens: Mapping[str, Observation]) -> Update:
-        """See the contract. The first one compares log-probabilities of fresh samples with the sampler's."""
+        """See the contract. The first update compares the log-probabilities of fresh samples with the sampler's."""
         batches = [batch for batch in batches if batch.samples]
         fresh = [one for batch in batches for one in batch.samples if one.version == self.version and not one.replayed]
         if fresh and not self._tested:
@@ -104,8 +104,8 @@ class LocalLearner:
     ) -> tuple[float, list[Seen]]:
         """One step of the optimiser; returns the norm of the gradient and what was seen of the tokens.
 
-        `old`: of each sample the log-probabilities before the update; where there are none, those of now. NotFinite,
-        and everything is as before, where the loss or the gradient is no number.
+        `old`: of each sample the log-probabilities before the update; empty: those of now are. NotFinite where the loss
+        or the gradient is not finite; then nothing has changed.
         """
         self.optimizer.zero_grad(set_to_none=True)
         lengths: Counter[str] = Counter()  # of trajectories, in sampled tokens
@@ -129,7 +129,7 @@ class LocalLearner:
     def logprobs(
         self, samples: Sequence[Sample], screens: Mapping[str, Observation], altered: bool = False
     ) -> list[Tensor]:
-        """Of the sampled tokens of each sample, under the present weights. `altered`: as if the screens were others."""
+        """Of the sampled tokens of each sample, under the present weights. `altered`: on other screens."""
         values: dict[int, Tensor] = {}
         with torch.no_grad():
             for part in self._parts(samples, screens):
@@ -147,7 +147,7 @@ class LocalLearner:
         off = (here - torch.tensor(sample.logprobs, device=self._device)).abs()
         mean, tail = float(off.mean()), float(off.quantile(0.95))
         limit = self.config.train.self_test or TOLERANCE[self._compute]
-        if not (mean <= limit and tail <= TAIL * limit):  # so, since NaN is never more than anything
+        if not (mean <= limit and tail <= TAIL * limit):  # written so that NaN fails too
             raise LearnerError(
                 f"the learner gives sampled tokens other log-probabilities than the sampler (off by {mean:.3g} on "
                 f"average, one in twenty by {tail:.3g}; train.self_test allows {limit:g} and {TAIL * limit:g}): "
@@ -164,20 +164,18 @@ class LocalLearner:
         if self._midway:
             raise LearnerError("some of an update's optimiser steps are made and others are not")
         torch.save(self.optimizer.state_dict(), folder / "optimizer.pt")
-        if self.config.train.lora_rank:  # merged weights do not come apart
+        if self.config.train.lora_rank:  # merged weights cannot be taken apart
             torch.save(lora.adapters(self.model), folder / "adapters.pt")
         return {"version": self.version, "steps": self._steps}
 
     def restore(self, folder: Path, state: dict[str, Any]) -> None:
-        """What a GPU wrote is read where there is none, and the reverse."""
+        """See the contract. What a machine with a GPU wrote can be read on one without, and the reverse."""
         if self.config.train.lora_rank:
             lora.restore(self.model, torch.load(folder / "adapters.pt", "cpu", weights_only=True))
         else:
             self.model.load_state_dict(load_model(folder, "cpu", self.parameters[0].dtype).state_dict())
         self.optimizer.load_state_dict(torch.load(folder / "optimizer.pt", "cpu", weights_only=True))
         self.version, self._steps = state["version"], state["steps"]
-
-    # One part.
 
     def _learn(self, part: _Part, trajectories: int, lengths: Mapping[str, int], old: Sequence[Tensor]) -> Seen:
         """Add the part's gradient; returns what was seen of each token."""
@@ -214,27 +212,27 @@ class LocalLearner:
                 part.positions,
                 wanted=part.before,
                 recompute=self.config.train.checkpointing,
-                dtype=self._compute,  # so the sum of all layers is as exact as the sampler's
+                dtype=self._compute,  # so that the sum of all layers is rounded as the sampler's is
                 **self._shown(part, altered),
             )
             scores = scores / self.config.train.temperature
         return -F.cross_entropy(scores, part.ids.gather(1, part.before + 1)[part.before >= 0], reduction="none")
 
     def _shown(self, part: _Part, altered: bool) -> dict[str, Any]:
-        """What the model is shown: visual tokens of a frozen tower, or screenshots for its own that is trained."""
+        """What the model is shown: visual tokens of a frozen tower, or screenshots where the tower is trained."""
         names = dict.fromkeys(part.images)
         if self.config.train.freeze_vision:
             with torch.autocast(self._device.type, enabled=False):  # as the sampler's tower sees them
-                tokens = self._screens.features(part.screens[name] for name in names)
-            visual = torch.cat([tokens[name] for name in part.images])
-            # Other tokens in other places: also where a screen is all one colour.
-            return {"features": visual.flip(0, 1) if altered else visual}
+                tokens = self._visual.features(part.screens[name] for name in names)
+            features = torch.cat([tokens[name] for name in part.images])
+            # Flipped along both axes: so they are others also where a screen has one colour only.
+            return {"features": features.flip(0, 1) if altered else features}
         arrays = {name: np.array(resized(decode(part.screens[name].image))) for name in names}
         pixels = {name: torch.from_numpy(array).to(self._device) + 128 * altered for name, array in arrays.items()}
         return {"images": pixels, "shown": part.images}
 
     def _parts(self, samples: Sequence[Sample], screens: Mapping[str, Observation]) -> Iterator[_Part]:
-        """Samples of like length together, up to the limit of tokens; padded at the right, which nothing sees."""
+        """Samples of similar length together, up to `train.micro_tokens`; padded at the right, where nothing looks."""
         sizes = {name: image_grid(one.width, one.height) for name, one in screens.items()}
         layouts = [lay_out(sample.ids, [sizes[name] for name in sample.images], self._pad) for sample in samples]
         rows = sorted(range(len(samples)), key=lambda row: len(layouts[row].ids))

@@ -1,8 +1,8 @@
 """The training loop: sample, replay, advantages, learn, publish, again.
 
-One loop for all: with a lag of 0 each update's episodes are played by the policy that it changes; with a lag of n the
-episodes of the next n updates are under way while the learner works, and the policy that plays may be n updates old.
-Everything it uses is behind a door: whether the engine is a server, or the learner many processes, is not known here.
+There is one loop. With a lag of 0 the episodes of an update are played by the policy that it changes. With a lag of n
+those of the next n updates are under way while the learner works, and the policy that plays may be n updates old.
+All that it uses is behind a door: it does not know whether the engine is a server or the learner many processes.
 """
 
 import asyncio
@@ -42,9 +42,9 @@ async def train(
     logged = {metrics["update"] for metrics in run.metrics()}
     if place is not None:
         await engine.load(learner.version, place)
-        if learner.version - 1 not in logged:
-            run.log(checkpoints.metrics(place))
-            on_update(checkpoints.metrics(place))
+        if learner.version - 1 not in logged:  # the run was killed after the checkpoint and before the log
+            run.log(metrics := checkpoints.metrics(place))
+            on_update(metrics)
     image_pad = rollouts.agent.dialect.image_pad
     with checkpoints.guard(learner, algorithm):
         async with aclosing(rollouts.batches(learner.version, algorithm.accept)) as played:
@@ -53,7 +53,7 @@ async def train(
                 groups = algorithm.fill(rollout.groups, rollout.update, partial(_success, run))
                 batches = to_batches(groups, algorithm, config.train.optimizer_tasks, image_pad)
                 screens = await beside(_read_screens, run.folder, batches)
-                await asyncio.sleep(0)  # a stop is heard here, before the update, or after it
+                await asyncio.sleep(0)  # a request to stop ends the run here, before the update, or after it
                 learned = await beside(learner.update, batches, screens)
                 await run.keep_record(rollout.update, learned.record)
                 algorithm.remember(rollout.groups, rollout.update)
@@ -66,22 +66,22 @@ async def train(
                     place = await beside(checkpoints.publish, learner, metrics)
                 try:
                     await engine.load(learner.version, place)
-                finally:  # also where the run is stopped meanwhile: the update is made
-                    metrics["learn_s"] = time.monotonic() - began
-                    if rollout.update not in logged:  # it is, where updates since the last checkpoint are made again
+                finally:  # also where the run is stopped meanwhile: the update has been made
+                    metrics["learn_s"] = time.monotonic() - began  # now with saving and loading
+                    if rollout.update not in logged:  # it is in a resumed run that repeats updates after its checkpoint
                         run.log(metrics)
                     on_update(metrics)
 
 
 def _read_screens(folder: Path, batches: Iterable[Batch]) -> dict[str, Observation]:
-    """By a reader of its own, since the writer's connection belongs to the event loop's thread."""
+    """Of the batches, by hash. With a reader of its own, since the writer belongs to the event loop's thread."""
     names = dict.fromkeys(name for batch in batches for sample in batch.samples for name in sample.images)
     with Run.read(folder) as run:
         return {name: run.image(name) for name in names}
 
 
 def _success(run: Run, name: str) -> Trajectory:
-    """A stored success that is to be replayed."""
+    """A stored success, to be replayed."""
     try:
         return run.trajectory(name)
     except KeyError:

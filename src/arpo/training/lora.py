@@ -2,7 +2,7 @@
 
     add_adapters(model, rank=16, vision=False, seed=0)    # in place; only the adapters are trainable from now on
     save_model(model, folder, merged(model))              # an ordinary checkpoint, for the engine and `arpo eval`
-    torch.save(adapters(model), file)                     # what a run needs to go on: merged weights do not come apart
+    torch.save(adapters(model), file)                     # to resume: merged weights cannot be taken apart
 
 peft's layers take the places of the model's own; there is no wrapper around the whole.
 """

@@ -1,4 +1,4 @@
-"""What is told of an update: of its episodes, and of every token that was learned."""
+"""The metrics of an update, from its episodes and from every learned token, and the record of these tokens."""
 
 import math
 from collections.abc import Sequence
@@ -18,13 +18,13 @@ from arpo.types import Group, Sample, Summary
 def episode_metrics(
     played: Sequence[Summary], groups: Sequence[Group], filled: Sequence[Group], solved: float
 ) -> dict[str, float]:
-    """What the episodes of an update were like: all that were played, also those that gave way to others."""
+    """Metrics of the episodes of an update: of all that were played, also in groups that were refused."""
     valid = [episode for episode in played if episode.outcome.valid]
     replayed = sum(t.provenance.source == "replay" for group in filled for t in group.trajectories)
     steps = [step for group in groups for trajectory in group.trajectories for step in trajectory.steps]
     n_valid, n_groups = max(1, len(valid)), max(1, len(groups))
     return {
-        "success": math.fsum(episode.score or 0.0 for episode in valid) / n_valid,  # fsum: in whatever order they ended
+        "success": math.fsum(episode.score or 0.0 for episode in valid) / n_valid,  # fsum: their order does not matter
         "reward": math.fsum(episode.reward or 0.0 for episode in valid) / n_valid,
         "spread": math.fsum(pstdev(rewards) for group in groups if (rewards := rewards_of(group))) / n_groups,
         "failed_groups": sum(failed(group, solved) for group in groups) / n_groups,
@@ -86,7 +86,7 @@ def metrics_of(seen: Sequence[Seen], norms: Sequence[float]) -> dict[str, float]
 
 
 def record_of(batches: Sequence[Batch], seen: Sequence[Sequence[Seen]]) -> list[TokenRecord]:
-    """What was seen in the optimiser step of each batch, put together again trajectory by trajectory."""
+    """What was seen in the optimiser step of each batch, sorted by trajectory."""
     trajectories: dict[str, tuple[Sample, list[Tensor]]] = {}
     for batch, parts in zip(batches, seen, strict=True):
         tables: dict[int, Tensor] = {}  # of each sample, five numbers a token

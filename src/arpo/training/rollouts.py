@@ -1,7 +1,7 @@
 """Rollouts: which tasks an update is made of, and their groups of episodes.
 
 Everything follows from (seed, update): the tasks, the screens, what is sampled. An episode that is in the run's store
-already is not played again, so a killed run goes on with what was finished; one that machines failed is retried.
+is not played again, so a resumed run keeps what was finished; one whose machine failed is retried.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ class Rollout:
     update: int
     groups: list[Group]
     played: list[Summary]  # all episodes, also of groups that gave way to others
-    last: bool  # whether the budget of steps, or the number of updates, ends here
-    sample_s: float  # how long it was waited for
+    last: bool  # whether it is the last: of `train.updates`, or of `train.env_steps`
+    sample_s: float  # how long the learner waited for it
 
 
 class Rollouts:
-    """Plays the groups of updates with one agent."""
+    """Plays the groups of one update after the other, all with one agent."""
 
     def __init__(
         self,
@@ -45,14 +45,14 @@ class Rollouts:
         reward: Reward | None = None,
         on_episode: Callable[[int], object] = lambda update: None,
     ) -> None:
-        """`on_episode` sees the update of each episode that has been played."""
+        """`on_episode` is called after each episode, with its update."""
         self.tasks, self.agent, self.config, self.run, self.player = tasks, agent, config, run, player
         self.reward = reward or well_formed(config.algorithm.format_reward)
         self.on_episode = on_episode
         self._in_turn: list[Task] = []
 
     async def batches(self, first: int, accept: Callable[[Group], bool]) -> AsyncGenerator[Rollout]:
-        """The groups of one update after the other, from `first` on. Those of the next `lag` are played meanwhile."""
+        """Update by update, from `first` on. The episodes of the next `train.lag` updates are played meanwhile."""
         train = self.config.train
         budget = train.env_steps or math.inf
         spent = sum(episode.n_steps for episode in self.run.summaries(source="rollout") if episode.update < first)
@@ -72,14 +72,14 @@ class Rollouts:
                 last = update + 1 == train.updates or spent >= budget
                 yield Rollout(update, groups, played, last, time.monotonic() - before)
         finally:
-            for task in under_way:  # what a lag began: before the budget was spent, or before something failed
+            for task in under_way:  # begun ahead, because of the lag, and not needed any more
                 task.cancel()
             await asyncio.gather(*under_way, return_exceptions=True)
 
     async def groups(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
         """The groups of an update. Those that `accept` refuses give way to others, as often as `redraw` says.
 
-        EnvError where machines failed in all of them: an update of nothing would be no update.
+        EnvError where machines failed in all episodes: there is nothing to learn from.
         """
         groups = await self._accepted(update, accept)
         if not any(trajectory.outcome.valid for group in groups for trajectory in group.trajectories):
@@ -93,7 +93,7 @@ class Rollouts:
         refused: set[str] = set()
         for round_ in range(config.algorithm.redraw + 1):
             others = [task for task in self._playable(update, round_) if task.id not in {one.task_id for one in taken}]
-            others.sort(key=lambda task: task.id in refused)  # once more only where there is no other
+            others.sort(key=lambda task: task.id in refused)  # refused ones again only where no other is left
             played = await self._play(others[: wanted - len(taken)], update, round_)
             if round_ == config.algorithm.redraw:
                 return [*taken, *played]
@@ -104,7 +104,7 @@ class Rollouts:
         return taken
 
     def _playable(self, update: int, round_: int) -> list[Task]:
-        """The tasks of a round without those that are given up; at the end those that may take their places."""
+        """The tasks of a round without those that are given up, then those that may take their places."""
         tasks = self.tasks_of(update, round_)
         if given_up := self.player.given_up:
             tasks = [*tasks, *(task for task in self.tasks_of(update, round_ + 1) if task not in tasks)]
@@ -114,9 +114,9 @@ class Rollouts:
         return tasks
 
     def tasks_of(self, update: int, round_: int = 0) -> list[Task]:
-        """The tasks of an update: the list over and over, each time in a new order; or by what they taught lately.
+        """The tasks of an update: the list again and again, each time in a new order; or by `train.curriculum`.
 
-        For a later round all tasks, in the order in which they are to take the places of others.
+        In a later round: all tasks, in the order in which they take the places of refused ones.
         """
         count, n = min(self.config.train.rollout_tasks, len(self.tasks)), len(self.tasks)
         if self.config.train.curriculum:
@@ -126,14 +126,14 @@ class Rollouts:
         stream = self._in_turn
         while len(stream) < (update + 1) * count:
             order = random.Random(derive("tasks", self.config.seed, len(stream) // n)).sample(self.tasks, n)
-            # A pass that begins inside an update begins with others than those which that update has already.
+            # Where a pass begins in the middle of an update, it begins with tasks that the update does not have yet.
             begun = stream[len(stream) // count * count :]
             first = [task for task in order if task not in begun][: count - len(begun)]
             stream += first + [task for task in order if task not in first]
         return stream[update * count : (update + 1) * count]
 
     def _informative(self, update: int, round_: int) -> list[Task]:
-        """In proportion to the variance of their latest scores: what always or never succeeds teaches nothing."""
+        """All tasks, at random, likelier first where scores vary: what always or never succeeds teaches nothing."""
         scores: dict[str, deque[float]] = {
             task.id: deque(maxlen=2 * self.config.algorithm.group) for task in self.tasks
         }
@@ -147,7 +147,7 @@ class Rollouts:
         return sorted(self.tasks, key=lambda task: rng.random() ** (1 / weights[task.id]), reverse=True)
 
     async def _play(self, tasks: Sequence[Task], update: int, round_: int) -> list[Group]:
-        names: dict[tuple[str, int], str] = {}  # of the trajectories that came of it
+        names: dict[tuple[str, int], str] = {}  # ids of the trajectories, by task and member
 
         def done(attempt: Attempt, played: Summary | None) -> None:
             if played is not None:
@@ -157,7 +157,7 @@ class Rollouts:
         members = range(self.config.algorithm.group)
         attempts = [self._attempt(task, member, update, round_) for task in tasks for member in members]
         await self.player.play(attempts, lambda task, env: self.agent, self.config.train.n_envs, done, self.reward)
-        # A group has fewer members where its task was given up in the middle of it.
+        # Where a task was given up in the middle of its group, the group has fewer members.
         stored = {key: self.run.trajectory(name) for key, name in names.items()}
         return [Group(task.id, tuple(stored[task.id, m] for m in members if (task.id, m) in stored)) for task in tasks]
 

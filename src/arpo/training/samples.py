@@ -13,7 +13,7 @@ from arpo.types import Group, Sample, Step, Trajectory
 
 
 def to_batches(groups: Sequence[Group], algorithm: Algorithm, n: int, image_pad: int) -> list[Batch]:
-    """The optimiser steps of an update: n groups each, and what is left in the last one."""
+    """The optimiser steps of an update: n groups each, the rest in the last one."""
     samples = [to_samples(group, algorithm.advantages(group), image_pad) for group in groups]
     return [
         Batch(
@@ -25,7 +25,7 @@ def to_batches(groups: Sequence[Group], algorithm: Algorithm, n: int, image_pad:
 
 
 def to_samples(group: Group, credits: Sequence[Credit], image_pad: int) -> list[Sample]:
-    """The samples of a group. What has no gradient is left out: no advantages, replies without a token."""
+    """The samples of a group. What has no gradient is left out: no advantages, or no sampled token."""
     return [
         sample
         for trajectory, credit in zip(group.trajectories, credits, strict=True)
@@ -37,10 +37,10 @@ def to_samples(group: Group, credits: Sequence[Credit], image_pad: int) -> list[
 
 def _samples(trajectory: Trajectory, credit: Credit, image_pad: int) -> Iterator[Sample]:
     replies = [step.completion.tokens for step in trajectory.steps]
-    begin = 0  # of the sampled tokens, the first of this run
+    begin = 0  # the index of this run's first token among all that were sampled
     for first, last in _runs(trajectory.steps):
         steps = trajectory.steps[first : last + 1]
-        context = (*steps[-1].context, steps[-1].context[-1] + 1)  # its own reply follows the last segment it saw
+        context = (*steps[-1].context, steps[-1].context[-1] + 1)  # and its own reply, which follows what it saw
         flat = flatten(trajectory.segments, replies, context, image_pad, first_step=first)
         logprobs = tuple(value for step in steps for value in step.completion.logprobs)
         end = begin + len(logprobs)

@@ -1,7 +1,7 @@
 """The contract of a dialect: the bridge between a model's tokens and a computer. A model family is a dialect.
 
     conversation = dialect.start("Rename draft.txt to plan.txt.")
-    context = conversation.observe(screenshot)         # which of its segments the next turn sees
+    context = conversation.observe(screenshot)         # which of its segments the next reply sees
     prompt = flatten(conversation.segments, replies, context, dialect.image_pad)
     conversation.reply(completion.tokens)
     parsed = dialect.parse(completion.text, env.size)  # a thought and an action, or a ParseError
@@ -83,7 +83,7 @@ class DialectEntry:
     """What is known of a dialect without importing it."""
 
     name: str
-    factory: str | Callable[..., Dialect]  # of (vocabulary, prompt_file=, screenshots=, block=); or "module:callable"
+    factory: str | Callable[..., Dialect]  # (vocabulary, prompt_file=, screenshots=, block=); or "module:callable"
 
 
 DIALECTS = Registry("dialect", "arpo.dialects", [DialectEntry("uitars", "arpo.agent.dialects.uitars:UITars")])
