@@ -25,6 +25,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 
@@ -61,9 +62,9 @@ async def run_episode(
     try:
         outcome = await episode.play()
         if outcome.valid:
-            score = await env.score()
-            if not 0.0 <= score <= 1.0:  # so, since no comparison holds for NaN
-                raise EnvError(f"its checker gave the score {score}")
+            score = as_number(given := await env.score())
+            if score is None or not 0.0 <= score <= 1.0:
+                raise EnvError(f"its checker gave the score {given!r:.60}")
     except EnvError as error:
         _log.warning("%s: environment error: %s", attempt.id, error)
         outcome, score = Outcome.ENV_ERROR, None
@@ -88,6 +89,15 @@ async def run_episode(
         reward=score,
         provenance=attempt.provenance,
     )
+
+
+def as_number(value: object) -> float | None:
+    """As a plain float, also from numpy or torch: nothing else can be stored. None where it is no finite number."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 class _Episode:
@@ -134,7 +144,10 @@ class _Episode:
         prompt = Prompt(flat.ids, tuple(self.seen[name] for name in flat.images))
         sampling = dataclasses.replace(agent.sampling, stop=(agent.dialect.stop,))
         seed = derive(self.attempt.sample_seed, len(self.steps))
-        return await agent.engine.generate(self.attempt.id, prompt, sampling, seed)
+        completion = await agent.engine.generate(self.attempt.id, prompt, sampling, seed)
+        if not completion.tokens:  # nothing was sampled, which is no doing of the agent's
+            raise EngineError("a reply without a token")
+        return completion
 
     async def act(self, completion: Completion) -> _Reaction:
         """Do what a reply says."""

@@ -19,7 +19,7 @@ from arpo.config import Config
 from arpo.engines.base import Engine
 from arpo.errors import ConfigError
 from arpo.runs.store import Run
-from arpo.training.base import Batch, Learner
+from arpo.training.base import Batch, Learner, LearnerError
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.metrics import episode_metrics
 from arpo.training.rollouts import Rollouts
@@ -54,12 +54,18 @@ async def train(
                 batches = to_batches(groups, algorithm, config.train.optimizer_tasks, image_pad)
                 screens = await beside(_read_screens, run.folder, batches)
                 await asyncio.sleep(0)  # a stop is heard here, before the update, or after it
+                _refuse_foreign(batches, learner.version)
                 learned = await beside(learner.update, batches, screens)
+                if learner.version != rollout.update + 1:
+                    raise LearnerError(
+                        f"after update {rollout.update + 1} the learner has the version {learner.version}"
+                    )
                 await run.keep_record(rollout.update, learned.record)
                 algorithm.remember(rollout.groups, rollout.update)
                 episodes = episode_metrics(rollout.played, rollout.groups, groups, config.algorithm.solved)
                 seconds = {"sample_s": rollout.sample_s, "learn_s": time.monotonic() - began}
-                metrics = {"update": rollout.update, **episodes, **learned.metrics, **seconds}
+                own = {"update": rollout.update, **episodes}
+                metrics = own | learned.metrics | own | seconds  # a learner's may not hide those of the loop
                 if learner.version % config.train.save_every == 0 or rollout.last:
                     place = await beside(checkpoints.save, learner, algorithm, metrics)
                 else:
@@ -71,6 +77,13 @@ async def train(
                     if rollout.update not in logged:  # it is, where updates since the last checkpoint are made again
                         run.log(metrics)
                     on_update(metrics)
+
+
+def _refuse_foreign(batches: Iterable[Batch], version: int) -> None:
+    """LearnerError for tokens of weights that are still to come: an engine with another count, or of another run."""
+    newest = max((sample.version for batch in batches for sample in batch.samples), default=0)
+    if newest > version:
+        raise LearnerError(f"the engine sampled with version {newest}, and the learner has made {version} updates")
 
 
 def _read_screens(folder: Path, batches: Iterable[Batch]) -> dict[str, Observation]:
