@@ -57,9 +57,7 @@ async def train(
                 _refuse_foreign(batches, learner.version)
                 learned = await beside(learner.update, batches, screens)
                 if learner.version != rollout.update + 1:
-                    raise LearnerError(
-                        f"after update {rollout.update + 1} the learner has the version {learner.version}"
-                    )
+                    raise LearnerError(f"after update {rollout.update + 1} the learner has version {learner.version}")
                 await run.keep_record(rollout.update, learned.record)
                 algorithm.remember(rollout.groups, rollout.update)
                 episodes = episode_metrics(rollout.played, rollout.groups, groups, config.algorithm.solved)
