@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import re
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -84,6 +86,10 @@ def test_a_reward_may_be_an_object_and_a_run_stays_with_its_own(tmp_path: Path) 
     assert "base_train" in arpo.train("pocket", *one, *none, run_dir=tmp_path, reward=Half())
     with pytest.raises(ConfigError, match="reward"):
         arpo.train("pocket", *one, *none, run_dir=tmp_path)
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.sqlite", isolation_level=None)) as db:
+        db.execute("DELETE FROM facts WHERE name = 'reward'")  # as an older arpo left it
+    with pytest.raises(ConfigError, match=r"was begun with reward its own, not .*Half"):
+        arpo.train("pocket", *one, *none, run_dir=tmp_path, reward=Half())
 
 
 def test_it_is_called_from_a_thread_and_inside_an_event_loop(tmp_path: Path) -> None:

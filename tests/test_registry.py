@@ -66,7 +66,7 @@ def test_entry_points_are_looked_at_only_where_a_name_is_not_known(
     [
         ("no_such_module:TOOL", "ModuleNotFoundError: No module named 'no_such_module'"),
         (f"{__name__}:NOTHING", "AttributeError: .*NOTHING.*"),
-        (f"{__name__}:BROKEN", "AttributeError: 'str' object has no attribute 'name'"),
+        (f"{__name__}:BROKEN", r"ConfigError: 'one\\ntwo': must be a Tool"),
         (f"{__name__}:HAMMER", "ConfigError: there is another tool of the name 'hammer': choose another name"),
     ],
 )

@@ -140,6 +140,6 @@ def register_algorithm(
 
 
 def _configured(settings: Iterable[str], preset: str | None = None, run_dir: str | Path | None = None) -> Config:
-    source, overrides = split_settings(list(settings))
+    source, overrides = split_settings([str(setting) for setting in settings])  # also a Path
     config = load_config(source or preset, overrides)
     return config if run_dir is None else config.with_values({"run_dir": Path(run_dir)})

@@ -11,6 +11,7 @@ Nothing is coerced (`seed="3"` is text, not a number): what a file says is what 
 import contextlib
 import difflib
 import functools
+import json
 import re
 from collections.abc import Sequence
 from importlib import resources
@@ -54,7 +55,13 @@ def _options_of(registry: Registry[Any]) -> pydantic.AfterValidator:
         own = registry[name].options if name else given
         if strange := given.keys() - own:
             raise ValueError(f"{name} has no option {min(strange)!r}; it has {', '.join(own) or 'none'}")
-        return {**own, **given}
+        try:  # as config.yaml gives them back, so that a resumed run has the same
+            plain: dict[str, Any] = json.loads(json.dumps({**own, **given}, allow_nan=False))
+        except (TypeError, ValueError, RecursionError):
+            raise ValueError(
+                "an option is text, a finite number, true, false, null, or a list or mapping of these"
+            ) from None
+        return plain
 
     return pydantic.AfterValidator(known)
 

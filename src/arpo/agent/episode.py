@@ -24,6 +24,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
@@ -61,9 +62,9 @@ async def run_episode(
     try:
         outcome = await episode.play()
         if outcome.valid:
-            score = await env.score()
-            if not 0.0 <= score <= 1.0:  # written so that NaN, of which no comparison holds, is refused too
-                raise EnvError(f"its checker gave the score {score}")
+            score = as_number(given := await env.score())
+            if score is None or not 0.0 <= score <= 1.0:
+                raise EnvError(f"its checker gave the score {given!r:.60}")
     except EnvError as error:
         _log.warning("%s: environment error: %s", attempt.id, error)
         outcome, score = Outcome.ENV_ERROR, None
@@ -88,6 +89,15 @@ async def run_episode(
         reward=score,
         provenance=attempt.provenance,
     )
+
+
+def as_number(value: object) -> float | None:
+    """As a plain float, also from numpy or torch: nothing else can be stored. None where it is no finite number."""
+    try:
+        number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return number if math.isfinite(number) else None
 
 
 class _Episode:
@@ -142,7 +152,10 @@ class _Episode:
         prompt = Prompt(flat.ids, tuple(self.seen[name] for name in flat.images))
         sampling = replace(agent.sampling, stop=(agent.dialect.stop,))
         seed = derive(self.attempt.sample_seed, len(self.steps))
-        return await agent.engine.generate(self.attempt.id, prompt, sampling, seed)
+        completion = await agent.engine.generate(self.attempt.id, prompt, sampling, seed)
+        if not completion.tokens:  # nothing was sampled, which is no doing of the agent's
+            raise EngineError("a reply without a token")
+        return completion
 
     async def act(self, step: Step) -> tuple[Step, Observation | Outcome]:
         """Do what the reply of a step says. Returns the whole step, and the next screenshot or why there is none."""

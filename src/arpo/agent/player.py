@@ -20,9 +20,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol, TypeAlias
 
-from arpo.agent.episode import Agent, run_episode
+from arpo.agent.episode import Agent, as_number, run_episode
 from arpo.envs.base import Lease, Pool
-from arpo.errors import EngineError
+from arpo.errors import ConfigError, EngineError
 from arpo.types import Attempt, Observation, Outcome, Summary, Task, Trajectory
 
 ATTEMPTS = 3  # at an episode
@@ -110,7 +110,10 @@ class Player:
         if trajectory.outcome is Outcome.CANCELLED:
             raise asyncio.CancelledError  # not stored: it is played again when the run is resumed
         if trajectory.score is not None:
-            trajectory = dataclasses.replace(trajectory, reward=reward(attempt.task, trajectory))
+            given = reward(attempt.task, trajectory)
+            if (number := as_number(given)) is None:
+                raise ConfigError(f"reward: gave {given!r:.60} for {attempt.id}: it must give a finite number")
+            trajectory = dataclasses.replace(trajectory, reward=number)
         self.store.add(trajectory)
         return next(self.store.summaries(id=attempt.id))
 

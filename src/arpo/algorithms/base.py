@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from arpo.registry import Registry, imported
+from arpo.registry import Registry, made
 from arpo.types import Group, Trajectory
 
 if TYPE_CHECKING:  # torch takes seconds, and settings need only the names
@@ -122,5 +122,6 @@ METHODS = Registry(
 
 def make_algorithm(settings: AlgorithmConfig, seed: int) -> Algorithm:
     """The algorithm that the settings name."""
-    algorithm: Algorithm = imported(METHODS.find(settings.method).factory)(settings, seed)
+    factory = METHODS.find(settings.method).factory
+    algorithm: Algorithm = made(f"algorithm.name={settings.name}", factory, settings, seed)
     return algorithm

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from arpo.agent.actions import Action, points
 from arpo.errors import ActionError, ConfigError, TaskError
-from arpo.registry import Registry, imported
+from arpo.registry import Registry, imported, made
 from arpo.types import Observation, Task
 
 if TYPE_CHECKING:
@@ -113,6 +113,8 @@ class TaskList:
     def __init__(self, tasks: Iterable[Task], env: str) -> None:
         self._tasks: dict[str, Task] = {}
         for task in tasks:
+            if not isinstance(task, Task) or not isinstance(task.max_steps, int) or task.max_steps < 1:
+                raise TaskError(f"{task!r:.60}: is no Task, or one without a step")
             if task.env != env or self._tasks.setdefault(task.id, task) is not task:
                 raise TaskError(f"{task.id}: is listed twice, or its env is {task.env!r} and not {env!r}")
 
@@ -162,7 +164,8 @@ class Backend:
     def make(self, **settings: Any) -> Env:
         """A new environment. ConfigError on a system where it does not work."""
         self.refuse_system()
-        return build(self.factory, **{**self.options, **settings})
+        env: Env = made(f"env.name={self.name}", self.factory, **{**self.options, **settings})
+        return env
 
     @property
     def works_here(self) -> bool:
@@ -240,7 +243,10 @@ def refuse_system(name: str) -> None:
 
 def settings_of(config: EnvConfig) -> dict[str, Any]:
     """The settings that an environment is made with: `make(config.name, **settings_of(config))`."""
-    return {name: getattr(config, name) for name in backend(config.name).settings} | config.options
+    names = backend(config.name).settings
+    if strange := [name for name in names if not hasattr(config, name)]:
+        raise ConfigError(f"env.name={config.name}: it is made with {strange[0]!r}, which is no key of the section env")
+    return {name: getattr(config, name) for name in names} | config.options
 
 
 def refuse_size(name: str, size: tuple[int, int]) -> None:

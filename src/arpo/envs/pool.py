@@ -37,7 +37,7 @@ from typing import Any, NoReturn, Self
 from arpo.agent.actions import Action
 from arpo.config import EnvConfig
 from arpo.envs.base import Env, backend, build, settings_of
-from arpo.errors import ArpoError, ConfigError, EnvError, NoRoom
+from arpo.errors import ActionError, ArpoError, ConfigError, EnvError, NoRoom
 from arpo.types import Observation, Task
 
 STARTS = 3  # that may fail in a row
@@ -89,10 +89,20 @@ class Slot(abc.ABC):
 
     async def _call(self, limit: float, method: str, *arguments: Any) -> Any:
         try:
-            return await self._ask(limit, method, *arguments)
+            answer = await self._ask(limit, method, *arguments)
+            if method != "score" and not isinstance(answer, Observation):
+                raise EnvError(f"{method} gave no screenshot but {answer!r:.60}")
+            if method != "score" and (answer.width, answer.height) != tuple(self.size):
+                raise EnvError(f"its screen has {answer.width}x{answer.height} pixels and not {self.size}")
+            return answer
         except EnvError:
             await self.close()
             raise
+        except ActionError as error:
+            if method == "step":
+                raise
+            await self.close()
+            raise EnvError(f"{method} refused an action: {error}") from error
 
 
 class _Here(Slot):
@@ -188,6 +198,12 @@ class _Worker(Slot):
             good, value = reply.result()
         except (OSError, EOFError):
             raise EnvError(f"the worker process ended in {method}, status {self._kill()}") from None
+        except ArpoError:
+            self._kill()
+            raise
+        except Exception as error:  # an exception that pickle cannot put together again
+            self._kill()
+            raise EnvError(f"{method}: its answer cannot be read: {error}") from error
         except BaseException:  # nobody knows what state it is in
             self._kill()
             raise
@@ -312,7 +328,7 @@ def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a backend. Whatever it raises by mistake is machinery."""
     try:
         return call(*arguments)
-    except ArpoError:
+    except (ActionError, ConfigError, EnvError):
         raise
     except Exception as error:
         _log.warning("an environment failed", exc_info=True)

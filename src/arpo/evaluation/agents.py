@@ -67,6 +67,8 @@ def load_agent(config: Config, model: str, slots: int) -> Loaded:
     from arpo.model.checkpoint import BASE, load_configured, own_prompt
 
     if "/" not in model and model != BASE and not Path(model).exists():
+        if model in POLICIES:
+            raise ConfigError(f"{model}: a script, which has no weights; name a checkpoint or {BASE}")
         raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
     checkpoint = load_configured(model, config.agent)
     longest = checkpoint.config.text_config.max_position_embeddings

@@ -37,7 +37,7 @@ from typing import Any, Self, TypedDict, Unpack
 from PIL import Image
 
 from arpo.beside import beside, large
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, EnvError
 from arpo.runs.lock import lock
 from arpo.runs.record import TokenRecord, pack, unpack
 from arpo.types import Observation, Outcome, Summary, Trajectory, from_json, to_json
@@ -323,8 +323,12 @@ def _smaller(observation: Observation) -> bytes:
     if max(observation.width, observation.height) > LARGEST_WEBP:
         return observation.image
     written = io.BytesIO()
-    with Image.open(io.BytesIO(observation.image)) as opened:
-        opened.convert("RGB").save(written, "WEBP", lossless=True, method=1, quality=30)
+    try:
+        with Image.open(io.BytesIO(observation.image)) as opened:
+            pixels = opened.convert("RGB")
+    except (OSError, SyntaxError, ValueError) as error:  # what Pillow says of bytes that are cut short, or no image
+        raise EnvError(f"a screenshot cannot be read: {error}") from error
+    pixels.save(written, "WEBP", lossless=True, method=1, quality=30)
     return min(written.getvalue(), observation.image, key=len)
 
 

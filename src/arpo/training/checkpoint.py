@@ -106,6 +106,8 @@ class Checkpoints:
             return None
         with readable(place, place, but=torch.OutOfMemoryError):
             learner.restore(place, states[place])
+        if learner.version != states[place]["version"]:
+            raise LearnerError(f"{place}: the learner came back from it with version {learner.version}")
         with readable(place, place / "state.json"):
             algorithm.restore(states[place]["replay"])
         self._recent.extend(states[place]["recent"])
@@ -123,9 +125,14 @@ class Checkpoints:
             "line": self._unsaved,
             "recent": list(self._recent),
         }
+        if not isinstance(state["replay"], dict):
+            raise LearnerError(f"the state of an algorithm is a dict, not {state['replay']!r:.60}")
         with whole(place) as part:
             self._write_agent(learner, part)
-            (part / "state.json").write_text(json.dumps(learner.state(part) | state))
+            own = learner.state(part)
+            if taken := own.keys() & state.keys() - {"version"}:
+                raise LearnerError(f"the state of a learner has no {min(taken)!r}: that is a checkpoint's own")
+            (part / "state.json").write_text(json.dumps(own | state))
         self._unsaved = None
         every = checkpoints_in(self.folder)
         for old in set(every) - {*every[-self.keep :], best_in(self.folder)}:
@@ -144,7 +151,8 @@ class Checkpoints:
 
     def _write_agent(self, learner: Learner, folder: Path) -> None:
         """The model with its tokenizer and prompt: `arpo eval` takes it as it is."""
-        learner.publish(folder)
+        if learner.publish(folder) != folder:
+            raise LearnerError(f"the learner did not publish its weights into {folder}, where a checkpoint has them")
         source = find_checkpoint(self._model)
         names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "prompt.txt")
         files = {name: source / name for name in names}

@@ -22,6 +22,7 @@ from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
 from arpo.envs.base import make, settings_of
 from arpo.envs.pool import LocalPool, make_pool
+from arpo.errors import ConfigError
 from arpo.evaluation.agents import Loaded, find_model, load_agent, with_precision
 from arpo.evaluation.command import evaluate_shown, never_scored
 from arpo.evaluation.compare import gain
@@ -53,6 +54,8 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
     `reward`: what is trained on in place of the score with its penalty.
     """
     began = time.monotonic()
+    if reward is not None and not callable(reward):
+        raise ConfigError(f"reward: must be a function of a task and a trajectory, not {reward!r:.60}")
     tasks = checked_tasks(config, own)
     make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
     folder = config.run_dir or new_folder("train", config.algorithm.name)
@@ -64,9 +67,11 @@ def run_training(config: Config, own: Tasks | None = None, reward: Reward | None
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
         same_tasks(run, tasks, config)
-        run.pin("model", loaded.identity)
         by: Any = reward if hasattr(reward, "__qualname__") else type(reward)  # the latter: of a callable object
+        if run.fact("model") is not None and run.fact("reward") is None:
+            run.note("reward", "its own")  # begun by an older arpo, which had no other
         run.pin("reward", "its own" if reward is None else f"{by.__module__}.{by.__qualname__}")
+        run.pin("model", loaded.identity)
         go_on(run, config)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)

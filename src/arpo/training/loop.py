@@ -7,7 +7,7 @@ All that it uses is behind a door: it does not know whether the engine is a serv
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from arpo.config import Config
 from arpo.engines.base import Engine
 from arpo.errors import ConfigError
 from arpo.runs.store import Run
-from arpo.training.base import Batch, Learner
+from arpo.training.base import Batch, Learner, LearnerError, Update
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.metrics import episode_metrics
 from arpo.training.rollouts import Rollouts
@@ -54,12 +54,13 @@ async def train(
                 batches = to_batches(groups, algorithm, config.train.optimizer_tasks, image_pad)
                 screens = await beside(_read_screens, run.folder, batches)
                 await asyncio.sleep(0)  # a request to stop ends the run here, before the update, or after it
-                learned = await beside(learner.update, batches, screens)
+                learned = await beside(_update, learner, batches, screens)
                 await run.keep_record(rollout.update, learned.record)
                 algorithm.remember(rollout.groups, rollout.update)
                 episodes = episode_metrics(rollout.played, rollout.groups, groups, config.algorithm.solved)
                 seconds = {"sample_s": rollout.sample_s, "learn_s": time.monotonic() - began}
-                metrics = {"update": rollout.update, **episodes, **learned.metrics, **seconds}
+                own = {"update": rollout.update, **episodes}
+                metrics = own | learned.metrics | own | seconds  # a learner's may not hide those of the loop
                 if learner.version % config.train.save_every == 0 or rollout.last:
                     place = await beside(checkpoints.save, learner, algorithm, metrics)
                 else:
@@ -78,6 +79,18 @@ def _read_screens(folder: Path, batches: Iterable[Batch]) -> dict[str, Observati
     names = dict.fromkeys(name for batch in batches for sample in batch.samples for name in sample.images)
     with Run.read(folder) as run:
         return {name: run.image(name) for name in names}
+
+
+def _update(learner: Learner, batches: Sequence[Batch], screens: Mapping[str, Observation]) -> Update:
+    """One update. LearnerError where engine and learner do not count versions alike."""
+    version = learner.version
+    newest = max((sample.version for batch in batches for sample in batch.samples), default=0)
+    if newest > version:  # weights that are still to come: of another run, or of an engine with another count
+        raise LearnerError(f"the engine sampled with version {newest}, and the learner has made {version} updates")
+    update = learner.update(batches, screens)
+    if learner.version != version + 1:
+        raise LearnerError(f"after update {version + 1} the learner has version {learner.version}")
+    return update
 
 
 def _success(run: Run, name: str) -> Trajectory:

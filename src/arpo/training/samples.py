@@ -4,17 +4,20 @@ With full history a trajectory is one Sample. Where old screenshots were dropped
 of steps whose contexts extend each other; every sampled token is in exactly one of them.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 
 from arpo.agent.dialects.base import flatten
 from arpo.algorithms.base import Algorithm, Credit
-from arpo.training.base import Batch
+from arpo.training.base import Batch, LearnerError
 from arpo.types import Group, Sample, Step, Trajectory
 
 
 def to_batches(groups: Sequence[Group], algorithm: Algorithm, n: int, image_pad: int) -> list[Batch]:
     """The optimiser steps of an update: n groups each, the rest in the last one."""
     samples = [to_samples(group, algorithm.advantages(group), image_pad) for group in groups]
+    if len({bool(sample.returns) for of_group in samples for sample in of_group}) > 1:
+        raise LearnerError("the algorithm gave returns to some of the learned episodes and none to others")
     return [
         Batch(
             tuple(sample for of_group in samples[i : i + n] for sample in of_group),
@@ -28,11 +31,26 @@ def to_samples(group: Group, credits: Sequence[Credit], image_pad: int) -> list[
     """The samples of a group. What has no gradient is left out: no advantages, or no sampled token."""
     return [
         sample
-        for trajectory, credit in zip(group.trajectories, credits, strict=True)
-        if credit.advantages
+        for trajectory, credit in _matched(group, credits)
+        if len(credit.advantages)
         for sample in _samples(trajectory, credit, image_pad)
         if sample.logprobs
     ]
+
+
+def _matched(group: Group, credits: Sequence[Credit]) -> Iterator[tuple[Trajectory, Credit]]:
+    """Each with its own. LearnerError where an algorithm from outside gave something else: nothing is cut silently."""
+    if len(credits) != len(group.trajectories):
+        wanted = len(group.trajectories)
+        raise LearnerError(f"{group.task_id}: the algorithm gave {len(credits)} credits to {wanted} episodes")
+    for trajectory, credit in zip(group.trajectories, credits, strict=True):
+        n = sum(len(step.completion.tokens) for step in trajectory.steps)
+        for what, values in (("advantages", credit.advantages), ("returns", credit.returns)):
+            if len(values) not in (0, n):
+                raise LearnerError(f"{trajectory.id}: the algorithm gave {len(values)} {what} to {n} tokens")
+            if not all(map(math.isfinite, values)):
+                raise LearnerError(f"{trajectory.id}: the algorithm gave {what} that are not finite")
+        yield trajectory, credit
 
 
 def _samples(trajectory: Trajectory, credit: Credit, image_pad: int) -> Iterator[Sample]:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from arpo.agent.actions import Action
-from arpo.registry import Registry, imported
+from arpo.registry import Registry, made
 from arpo.types import Image, Observation, Reply, Segment, Tokens
 
 if TYPE_CHECKING:
@@ -91,10 +91,9 @@ DIALECTS = Registry("dialect", "arpo.dialects", [DialectEntry("uitars", "arpo.ag
 
 def make_dialect(agent: AgentConfig, vocabulary: Vocabulary) -> Dialect:
     """The dialect that the settings under `agent` describe."""
-    factory = imported(DIALECTS.find(agent.dialect).factory)
-    dialect: Dialect = factory(
-        vocabulary, prompt_file=agent.prompt_file, screenshots=agent.screenshots, block=agent.block
-    )
+    shown = {"prompt_file": agent.prompt_file, "screenshots": agent.screenshots, "block": agent.block}
+    factory = DIALECTS.find(agent.dialect).factory
+    dialect: Dialect = made(f"agent.dialect={agent.dialect}", factory, vocabulary, **shown)
     return dialect
 
 
