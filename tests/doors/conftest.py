@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from arpo.agent.dialects.base import DIALECTS
 from arpo.algorithms.base import METHODS
 from arpo.envs.base import BACKENDS
 
@@ -14,7 +15,7 @@ sys.path.append(str(Path(__file__).parents[1] / "training"))
 
 @pytest.fixture(autouse=True)
 def taken_back() -> Iterator[None]:
-    before = [(registry, dict(registry)) for registry in (BACKENDS, METHODS)]
+    before = [(registry, dict(registry)) for registry in (BACKENDS, METHODS, DIALECTS)]
     yield
     for registry, entries in before:
         registry.clear()

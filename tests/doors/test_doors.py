@@ -214,10 +214,10 @@ def test_a_method_that_sets_other_fields_is_named_by_what_is_changed_of_it() -> 
 
 
 def test_tasks_of_another_environment_are_refused() -> None:
-    task = arpo.Task("a", "d", "Do it.", "lamp", {}, {}, "train")
-    with pytest.raises(arpo.ArpoError, match="a: is listed twice, or its env is 'lamp' and not 'mine'"):
+    task = arpo.Task("a", "d", "Do it.", "bulb", {}, {}, "train")
+    with pytest.raises(arpo.ArpoError, match="a: is listed twice, or its env is 'bulb' and not 'mine'"):
         arpo.register_environment("mine", "m:M", [task])
     with pytest.raises(arpo.ArpoError, match="a: is listed twice"):
-        arpo.register_environment("lamp", "m:M", [task, arpo.Task("a", "d", "Other.", "lamp", {}, {}, "train")])
-    arpo.register_environment("lamp", "m:M", [task])
-    assert catalog("lamp").get_task("a") == task
+        arpo.register_environment("bulb", "m:M", [task, arpo.Task("a", "d", "Other.", "bulb", {}, {}, "train")])
+    arpo.register_environment("bulb", "m:M", [task])
+    assert catalog("bulb").get_task("a") == task
