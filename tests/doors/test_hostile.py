@@ -79,7 +79,9 @@ def train_in(
 # ---- a reward
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, None, "1", 10**400, []], ids=str)
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, None, "1", 10**400, []], ids="nan inf none text huge list".split()
+)
 def test_a_reward_that_is_no_number_is_not_stored(value: Any, guesser_folder: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"^reward: gave .* it must give a finite number$"):
         train_in(tmp_path, guesser_folder, reward=lambda task, trajectory: value)
@@ -272,12 +274,16 @@ def wide(self: Lamp) -> arpo.Observation:
         {"_look": garbage},
         {"_look": wide},
     ],
-    ids=str,
 )
 def test_a_broken_environment_is_never_scored(methods: dict[str, Any], tmp_path: Path) -> None:
     lamp(**methods)
     evaluation = judged(tmp_path)
     assert evaluation.outcomes == {"env_error": 2} and evaluation.errors == 2
+
+
+def test_a_screen_that_the_agent_has_resized_is_the_agents_world(tmp_path: Path) -> None:
+    lamp(step=lambda self, action: wide(self), score=lambda self: 0.0)
+    assert judged(tmp_path).errors == 0
 
 
 def test_a_score_may_be_numpys(tmp_path: Path) -> None:

@@ -92,7 +92,7 @@ class Slot(abc.ABC):
             answer = await self._ask(limit, method, *arguments)
             if method != "score" and not isinstance(answer, Observation):
                 raise EnvError(f"{method} gave no screenshot but {answer!r:.60}")
-            if method != "score" and (answer.width, answer.height) != tuple(self.size):
+            if method == "reset" and (answer.width, answer.height) != tuple(self.size):  # later it is the agent's doing
                 raise EnvError(f"its screen has {answer.width}x{answer.height} pixels and not {self.size}")
             return answer
         except EnvError:
