@@ -5,10 +5,11 @@ Desktops (desktop/sandbox.py) and OSWorld's client (confined.py) are held by it.
 
 import contextlib
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from arpo.errors import ConfigError
+from arpo.errors import ConfigError, EnvError
 
 GRACE_S = 10.0  # for a sandbox to end
 # What is started is a shell that stays outside. When its input closes, since this object or this process has ended, it
@@ -73,3 +74,13 @@ def held(text: str) -> Iterator[int]:
         yield fd
     finally:
         os.close(fd)
+
+
+def end(process: subprocess.Popen[bytes], name: str) -> None:
+    """End everything in a sandbox, and see it ended: it lives as long as its standard input is open."""
+    assert process.stdin is not None
+    process.stdin.close()
+    try:
+        process.wait(GRACE_S)
+    except subprocess.TimeoutExpired:
+        raise EnvError(f"{name} does not end (process {process.pid})") from None

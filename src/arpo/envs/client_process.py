@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from arpo.envs.bubblewrap import GRACE_S, SUPERVISE, held, refuse_no_sandbox
+from arpo.envs.bubblewrap import SUPERVISE, end, held, refuse_no_sandbox
 from arpo.envs.confined import MEMORY_MB, PYTHON, SCRATCH_MB, confined, surroundings
 from arpo.envs.memory import new_group, overruns, remove
 from arpo.errors import ConfigError, EnvError
@@ -131,15 +131,7 @@ class ClientProcess:
     def close(self) -> None:
         """End everything in the sandbox, and see it ended. May be called twice."""
         with self._ours:
-            self._end()
-
-    def _end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            raise EnvError(f"{self._name} does not end (process {self._process.pid})") from None
+            end(self._process, self._name)
 
     def _say(self, what: dict[str, Any]) -> None:
         try:
@@ -152,7 +144,7 @@ class ClientProcess:
 
     def _ended(self) -> EnvError:
         """With the last line that was said of why: by bubblewrap, or by an interpreter that does not start."""
-        self._end()
+        end(self._process, self._name)
         assert self._process.stderr is not None
         said = "" if self._process.stderr.closed else self._process.stderr.read().decode(errors="replace").strip()
         last = said.splitlines()[-1] if said else "without a word"

@@ -33,7 +33,7 @@ from typing import Any, Self
 
 import numpy as np
 
-from arpo.envs.bubblewrap import GRACE_S, SUPERVISE, held, nobody, refuse_no_sandbox, system
+from arpo.envs.bubblewrap import SUPERVISE, end, held, nobody, refuse_no_sandbox, system
 from arpo.envs.desktop import shims
 from arpo.envs.memory import new_group, remove
 from arpo.errors import ConfigError, EnvError
@@ -183,21 +183,13 @@ class Sandbox:
         with contextlib.suppress(OSError):
             self._connection.shutdown(socket.SHUT_RDWR)
         with self._starting, self._ours:
-            self._end()
+            end(self._process, "a desktop")
             if self._listener is not None:
                 self._listener.join()
 
     @property
     def alive(self) -> bool:
         return not self._lost and self._process.poll() is None
-
-    def _end(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(GRACE_S)
-        except subprocess.TimeoutExpired:
-            raise EnvError(f"a desktop does not end (process {self._process.pid})") from None
 
     def ask(self, what: str, within_s: float = CALL_S, **arguments: Any) -> Any:
         """One request to guest/inside.py. ValueError where it was refused; EnvError where the desktop is lost."""
@@ -287,7 +279,7 @@ class Sandbox:
                 yield from map(bytes, lines)
 
     def _last_words(self) -> str:
-        self._end()
+        end(self._process, "a desktop")
         assert self._process.stderr is not None
         said = "" if self._process.stderr.closed else self._process.stderr.read().decode(errors="replace").strip()
         self.close()
