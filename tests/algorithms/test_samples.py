@@ -14,6 +14,7 @@ from arpo.agent.dialects.uitars import UITars
 from arpo.algorithms.base import Credit
 from arpo.algorithms.grpo import for_every_token
 from arpo.engines.scripted import byte_vocabulary
+from arpo.training.base import LearnerError
 from arpo.training.samples import to_samples
 from arpo.types import Completion, Group, Observation, Outcome, Provenance, Sample, Step, Trajectory
 
@@ -177,7 +178,7 @@ def test_a_group_is_its_members_in_order_without_those_that_have_no_advantage() 
 
 
 def test_every_member_needs_an_advantage() -> None:
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(LearnerError, match=r"^t: the algorithm gave 2 credits to 1 episodes$"):
         to_samples(Group("t", (play(FULL, [completion(0, 2)]),)), [Credit([1.0, 1.0])] * 2, PAD)
 
 
@@ -216,5 +217,5 @@ def test_each_token_has_the_advantage_and_the_return_that_its_algorithm_gave_it(
     assert len(samples) > 1
     assert [value for sample in samples for value in sample.advantages] == advantages
     assert [value for sample in samples for value in sample.returns] == returns
-    with pytest.raises(ValueError, match="8 sampled tokens, 8 log-probabilities, 7 advantages"):
+    with pytest.raises(LearnerError, match=r"the algorithm gave 7 advantages to 8 tokens$"):
         to_samples(Group("t", (play(FULL, [completion(0, 8)]),)), [Credit(advantages[:7])], PAD)
