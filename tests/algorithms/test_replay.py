@@ -15,7 +15,6 @@ from arpo.algorithms.advantages import group_advantages
 from arpo.algorithms.base import METHODS, make_algorithm
 from arpo.algorithms.replay import Replay
 from arpo.config import AlgorithmConfig
-from arpo.errors import ConfigError
 from arpo.types import Completion, Group, Outcome, Trajectory
 from attempts import attempt, group
 
@@ -84,10 +83,12 @@ def test_the_name_of_the_algorithm_decides_about_replay(name: str) -> None:
     assert (filled != FAILED) == (name in ("arpo", "arpo+"))
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo"])
-def test_a_method_without_replay_does_not_silently_go_without(name: str) -> None:
-    with pytest.raises(ConfigError, match=f"^algorithm.replay=true: {name} has no replay; arpo is grpo with it$"):
-        make_algorithm(AlgorithmConfig(name=f"{name}:replay=true"), 0)
+@pytest.mark.parametrize("name", ["grpo:replay=true", "dapo:replay=true"])
+def test_replay_can_be_switched_on_by_itself(name: str) -> None:
+    algorithm = make_algorithm(AlgorithmConfig(name=name), 0)
+    algorithm.remember([group(0.0, attempt("s0", 1.0))], 0)
+    (filled,) = algorithm.fill([FAILED], 1, load)
+    assert source_of(filled) == "s0"
 
 
 def test_replay_can_be_switched_off_by_itself() -> None:

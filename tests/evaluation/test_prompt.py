@@ -6,7 +6,7 @@ import pytest
 
 from arpo.agent.dialects.uitars import UITars
 from arpo.config import load_config
-from arpo.evaluation.agents import load_agent
+from arpo.evaluation.agents import find_model, load_agent
 from tiny_model import make_tiny
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
@@ -42,3 +42,12 @@ def test_a_context_is_as_long_as_the_settings_say_and_never_longer_than_the_mode
     model = longest("null")
     assert longest("100") == 100
     assert longest(str(model + 1)) == model > 100
+
+
+def test_base_is_the_agent_that_comes_with_arpo_whatever_folders_lie_about(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "config.yaml").touch()
+    assert find_model("base") == "base"

@@ -26,8 +26,6 @@ from arpo.types import Group, Trajectory
 class Arpo(Grpo):
     """GRPO with success replay; the loss is GRPO's, which knows `replay_truncate` and `replay_reject`."""
 
-    REPLAYS = True
-
     def __init__(self, settings: AlgorithmConfig, seed: int) -> None:
         super().__init__(settings, seed)
         self.replay = Replay(settings, seed)

@@ -122,6 +122,8 @@ METHODS = Registry(
 
 def make_algorithm(settings: AlgorithmConfig, seed: int) -> Algorithm:
     """The algorithm that the settings name."""
-    factory = METHODS.find(settings.method).factory
-    algorithm: Algorithm = made(f"algorithm.name={settings.name}", factory, settings, seed)
+    name = settings.method
+    if settings.replay and name in ("grpo", "dapo"):  # grpo:replay=true is another name of arpo
+        name = "arpo"
+    algorithm: Algorithm = made(f"algorithm.name={settings.name}", METHODS.find(name).factory, settings, seed)
     return algorithm

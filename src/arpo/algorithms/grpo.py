@@ -17,18 +17,13 @@ from arpo.algorithms.advantages import group_advantages
 from arpo.algorithms.base import Credit, Loss, SampledTokens
 from arpo.algorithms.loss import clipped_surrogate
 from arpo.config import AlgorithmConfig
-from arpo.errors import ConfigError
 from arpo.types import Group, Trajectory
 
 
 class Grpo:
     """The method of the module; the others that come with arpo change a part of it."""
 
-    REPLAYS = False
-
     def __init__(self, settings: AlgorithmConfig, seed: int) -> None:
-        if settings.replay and not self.REPLAYS:
-            raise ConfigError(f"algorithm.replay=true: {settings.method} has no replay; arpo is grpo with it")
         self.settings, self.seed = settings, seed
 
     def accept(self, group: Group) -> bool:
