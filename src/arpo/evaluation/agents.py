@@ -50,9 +50,8 @@ def find_agent(config: Config, model: str) -> tuple[AgentFor, str]:
 def find_model(model: str) -> str:
     """The model that is meant: of a training run's folder its best checkpoint, which is printed."""
     folder = Path(model)
-    if (
-        model == "base" or not (folder / "config.yaml").is_file() or (folder / "config.json").exists()
-    ):  # the latter is a checkpoint's
+    is_run = (folder / "config.yaml").is_file() and not (folder / "config.json").exists()  # that is a checkpoint's
+    if model == "base" or not is_run:
         return model
     checkpoints = folder / "checkpoints"
     if not checkpoints_in(checkpoints):
