@@ -38,6 +38,13 @@ def test_the_tree_of_the_code_names_files_that_are_there() -> None:
     assert named <= {path.name for path in (ROOT / "src").rglob("*.py")}
 
 
+def test_the_picture_of_the_architecture_names_files_that_are_there() -> None:
+    picture = (ROOT / "docs" / "pictures" / "architecture.svg").read_text(encoding="utf-8")
+    named = set(re.findall(r"[\w/]+\.py", picture))
+    assert len(named) > 10
+    assert [name for name in named if not (ROOT / "src" / "arpo" / name).is_file()] == []
+
+
 def test_every_link_leads_to_a_file() -> None:
     for page in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\((?!http)([^)#]+)", page.read_text(encoding="utf-8")):
