@@ -127,15 +127,24 @@ def keep_apart() -> bool:
     return True
 
 
-def things(apart: bool) -> dict[str, int]:
-    """How much of everything is ours: it must be the same before and after. `apart`: what `keep_apart` returned."""
+def things(apart: bool) -> dict[str, set[str]]:
+    """What there is of ours, by name: nothing may come to it. `apart`: what `keep_apart` returned.
+
+    Something may go: a mount of another process that was in the table when it was copied vanishes here, too, when the
+    folder below it is removed.
+    """
     below = descendants()
+    mounts = Path("/proc/self/mountinfo").read_text().splitlines() if apart else []
     return {
-        "mounts": len(Path("/proc/self/mountinfo").read_text().splitlines()) if apart else 0,
-        "files": len(os.listdir("/proc/self/fd")),
-        "processes": len(below),
-        "groups": sum(_is_ours(group, below) for group in Path("/sys/fs/cgroup").rglob("arpo-*-*")),
+        "mounts": {line.split()[0] for line in mounts},
+        "files": set(os.listdir("/proc/self/fd")),
+        "processes": {str(pid) for pid in below},
+        "groups": {str(group) for group in Path("/sys/fs/cgroup").rglob("arpo-*-*") if _is_ours(group, below)},
     }
+
+
+def left_over(before: dict[str, set[str]], after: dict[str, set[str]]) -> dict[str, list[str]]:
+    return {name: sorted(more) for name in before if (more := after[name] - before[name])}
 
 
 def _is_ours(group: Path, below: Collection[int]) -> bool:
@@ -196,10 +205,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, Run.write(Path(folder), "") as run:
         report = asyncio.run(soak(given.minutes, given.desktops, given.seed, run))
     for _ in range(100):  # the kernel takes a moment
-        if (after := things(apart)) == before:
+        if not (left := left_over(before, things(apart))):
             break
         time.sleep(0.1)
-    report["left over"] = {name: after[name] - before[name] for name in before if after[name] != before[name]}
+    report["left over"] = left
     print(json.dumps(report, indent=2))
     sys.exit(bool(report["wrong"] or report["lost"] or report["twice"] or report["left over"]))
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from arpo.agent.actions import Action
-from arpo.errors import EnvError, TaskError
+from arpo.errors import EnvError, Ruined, TaskError
 from arpo.images import Pixels
 from arpo.types import Observation, Task
 from fake_env import FakeEnv, make_task
@@ -57,6 +57,8 @@ class BadEnv(FakeEnv):
                 raise RuntimeError(lambda: None)  # cannot travel as it is
             case ["fail"]:
                 raise EnvError("the display is gone")
+            case ["ruin"]:
+                raise Ruined("the agent has ended its display")
             case ["refuse"]:
                 raise TaskError("there is no such page")
             case ["wait for", path]:

@@ -18,10 +18,11 @@ import platform
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from arpo.agent.actions import Action, points
 from arpo.errors import ActionError, ConfigError, TaskError
+from arpo.images import Pixels
 from arpo.registry import Registry, imported, made
 from arpo.types import Observation, Task
 
@@ -33,7 +34,8 @@ class Env(Protocol):
     """One computer.
 
     A call that is refused (`ActionError`, `TaskError`) changes nothing, and the environment can still be used.
-    `EnvError` means that the machine is lost: close it and take another.
+    `EnvError` means that the machine is lost: close it and take another. So does `Ruined`, which only `step` and
+    `score` may raise, and only where nothing but the agent can have done it: the episode is over and scores 0.
     """
 
     @property
@@ -66,8 +68,29 @@ class Env(Protocol):
         ...
 
 
+@runtime_checkable
+class Drawn(Env, Protocol):
+    """An environment that sets up, acts and draws in separate calls, so that each can be timed."""
+
+    def load(self, task: Task, seed: int) -> None: ...
+
+    def perform(self, action: Action) -> None: ...
+
+    def pixels(self) -> Pixels: ...
+
+
+@runtime_checkable
+class SeenApart(Drawn, Protocol):
+    """One whose `reset` and `step` are nothing but `observed` after these: on large screens a pool does that, which
+    takes longest, in a thread."""
+
+    def observed(self, pixels: Pixels) -> Observation:
+        """What is seen of the screen. It depends on nothing else, and any thread may ask."""
+        ...
+
+
 class Lease(Protocol):
-    """One computer of a pool as its user sees it: the calls of an Env, to be awaited. EnvError: it is lost."""
+    """One computer of a pool as its user sees it: the calls of an Env, to be awaited. EnvError, Ruined: it is lost."""
 
     @property
     def size(self) -> tuple[int, int]: ...
@@ -160,6 +183,8 @@ class Backend:
     refuse_size: str | None = None  # "module:callable" of a size: ConfigError for a screen that it cannot have
     system: str | None = None  # the one that it works on, as `platform.system` calls it; None: any
     doctor: str | None = None  # "module:callable" of the section `env`: what this machine lacks, each with a remedy
+    resource: str | None = None  # what a Ray node offers for one, as RESOURCE or RESOURCE:ANYTHING; None: any node does
+    walls: str | None = None  # "module:callable": what holds an agent's programs here, as `arpo doctor` shows it
 
     def make(self, **settings: Any) -> Env:
         """A new environment. ConfigError on a system where it does not work."""
@@ -198,11 +223,13 @@ BACKENDS = Registry(
             deterministic=False,
             catalog="arpo.envs.desktop.catalog",
             expert="arpo.envs.desktop.expert:DesktopExpert",
-            settings=("size", "files", "osworld_python"),
+            settings=("size", "files", "osworld_python", "wall", "allow_weaker_sandbox"),
             refuse="arpo.envs.desktop.needs:refuse",
             refuse_size="arpo.envs.desktop.needs:refuse_size",
             system="Linux",
+            resource="desktop",
             doctor="arpo.envs.desktop.doctor:lacking",
+            walls="arpo.envs.desktop.doctor:walls",
         ),
         Backend(
             name="osworld",
@@ -213,6 +240,7 @@ BACKENDS = Registry(
             expert=None,
             settings=("size", "osworld_image", "osworld_disk", "osworld_python"),
             system="Linux",
+            resource="docker",
             refuse="arpo.envs.osworld.env:refuse",
             doctor="arpo.envs.osworld.doctor:lacking",
         ),

@@ -5,12 +5,15 @@ Desktops (desktop/sandbox.py) and OSWorld's client (confined.py) are held by it.
 
 import contextlib
 import os
+import secrets
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 from arpo.errors import ConfigError, EnvError
 
+NOBODY = 65534
+USERS = range(0x70000000, 0x7FFE0000)  # that no system gives away; two sandboxes hardly ever get the same
 GRACE_S = 10.0  # for a sandbox to end
 # What is started is a shell that stays outside. When its input closes, since this object or this process has ended, it
 # kills bubblewrap's child, the first process of the namespace, which is gone only after all others there are.
@@ -20,7 +23,7 @@ gone() { until [ -z "$0" ] || rmdir "$0" || [ ! -d "$0" ]; do sleep 0.01; done; 
 exec 3<&0
 ( { [ -z "$0" ] || echo 0 >"$0/cgroup.procs"; } && exec "$@" 3<&- ) &
 sandbox=$!
-exec 2>/dev/null
+exec >/dev/null 2>&1  # what its output is ends with the sandbox, and not with this shell
 ( read line
   while kill -0 $sandbox; do
     children=
@@ -36,7 +39,14 @@ kill $!
 gone
 exit $status
 """
-FORBIDDEN = ("No permissions to creat", "uid map", "Creating new namespace", "max_user_namespaces", "mount proc")
+FORBIDDEN = (
+    "No permissions to creat",
+    "uid map",
+    "Creating new namespace",
+    "max_user_namespaces",
+    "mount proc",
+    "setuid mode",
+)
 ALLOW = "allow them: sysctl -w kernel.unprivileged_userns_clone=1 kernel.apparmor_restrict_unprivileged_userns=0"
 
 
@@ -49,8 +59,17 @@ def refuse_no_sandbox(said: str) -> None:
 
 
 def nobody() -> list[str]:
-    """Root does not go into the sandbox: to the host, what runs there is nobody."""
-    return ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", "--"] if os.geteuid() == 0 else []
+    """Root does not go into the sandbox: to the host, what runs there is a user whom nobody else is.
+
+    A user of its own, since the kernel counts much by user: what one sandbox uses up, no other lacks. Where this root
+    has not got so many users, in some containers, all are the one called nobody.
+    """
+    if os.geteuid() != 0:
+        return []
+    ranges = [tuple(map(int, line.split())) for line in Path("/proc/self/uid_map").read_text().splitlines()]
+    own = any(first <= USERS.start and USERS.stop <= first + length for first, _, length in ranges)
+    user = USERS[secrets.randbelow(len(USERS))] if own else NOBODY
+    return ["setpriv", f"--reuid={user}", f"--regid={user}", "--clear-groups", "--"]
 
 
 def system() -> list[tuple[str, ...]]:

@@ -135,7 +135,7 @@ def _refused(kind: type[ArpoError], what: str, call: Callable[[T], object], argu
     try:
         call(argument)
     except kind as error:
-        text = str(error)
+        text = " ".join(map(str, error.args))  # not str(error), which is always one line
         if not text or "\n" in text:
             raise BrokenPromise(f"{what} was refused, but not in one line of text: {text!r:.80}") from error
         return

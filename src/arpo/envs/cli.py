@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from arpo.arguments import DryRunOption, JsonOption, Settings, SizeOption, configured, show
+from arpo.arguments import DryRunOption, JsonOption, Settings, SizeOption, WeakerOption, configured, show
 
 app = typer.Typer(help="The computers that an agent works on.", no_args_is_help=True, rich_markup_mode=None)
 
@@ -27,6 +27,7 @@ def envs_list(as_json: JsonOption = False) -> None:
 def envs_check(
     name: Annotated[str, typer.Argument(help="An environment of `arpo envs list`.")],
     size: SizeOption = "448x280",
+    allow_weaker_sandbox: WeakerOption = False,
 ) -> None:
     """Hold an environment to its contract.
 
@@ -40,7 +41,7 @@ def envs_check(
     from arpo.config import parse_size
     from arpo.envs.listing import check_and_print
 
-    if not check_and_print(name, parse_size(size)):
+    if not check_and_print(name, parse_size(size), allow_weaker_sandbox):
         raise typer.Exit(1)
 
 
@@ -52,6 +53,7 @@ def envs_play(
     by: Annotated[str, typer.Option(help="expert, or hand: actions from standard input, one a line.")] = "expert",
     out: Annotated[str | None, typer.Option(help="Where to write: a .gif or .png that moves.")] = None,
     dry_run: DryRunOption = False,
+    allow_weaker_sandbox: WeakerOption = False,
 ) -> None:
     """Record a task as a moving picture with the clicks marked.
 
@@ -67,7 +69,7 @@ def envs_play(
     from arpo.config import to_yaml
     from arpo.envs import play
 
-    config = configured(settings, {"seed": seed})
+    config = configured(settings, {"seed": seed, "env.allow_weaker_sandbox": allow_weaker_sandbox or None})
     if dry_run:
         print(to_yaml(config), end="")
     elif not play.play_task(config, task, by, out):
@@ -82,6 +84,7 @@ def envs_serve(
     token: Annotated[
         str | None, typer.Option(envvar="ARPO_TOKEN", help="What every request has to bring; best set as ARPO_TOKEN.")
     ] = None,
+    allow_weaker_sandbox: WeakerOption = False,
 ) -> None:
     """Serve a desktop to OSWorld's own client, until Ctrl-C.
 
@@ -95,4 +98,4 @@ def envs_serve(
     from arpo.config import parse_size
     from arpo.envs.desktop.serve import serve
 
-    serve(name, parse_size(size), port, token)
+    serve(name, parse_size(size), port, token, allow_weaker_sandbox)

@@ -1,7 +1,7 @@
-"""A program of OSWorld's client, which runs in a sandbox (confined.py) and is asked by JSON lines: a question, a reply.
+"""A program of checkers, which runs in a sandbox (confined.py) and is asked by JSON lines: a question, a reply.
 
-    process = ClientProcess("client/bin/python", [worker], "OSWorld's client")
-    reply = process.ask({"metric": …}, within_s=30)
+    process = ClientProcess("client/bin/python", "osworld_worker", "OSWorld's client")
+    reply = process.ask({"metric": …}, within_s=30, files={"a.csv": b"…"})
     number(reply["is"], "OSWorld's client")             a score; EnvError where it is none
     process.close()
 
@@ -9,6 +9,7 @@ What it says is not trusted: a line that is too long, late, no object, or an ans
 """
 
 import contextlib
+import io
 import json
 import math
 import os
@@ -17,7 +18,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,16 +31,23 @@ LONGEST = 2 * SCRATCH_MB << 20  # of a line: all of its files may be in it, as t
 MOST_VALUES = 1 << 20  # of a line: to read an empty list takes 30 times its two letters
 LONGEST_TEXT = 1000  # of an error
 SAY_S = 60.0
+GUEST = Path(__file__).parent / "desktop" / "guest"  # what runs in another process
+CODE = "/arpo/code"  # where it has that
+START = "import sys; sys.path[:0] = [p for p in {} if p not in sys.path]; from guest import {} as it; it.main()"
+Files = Mapping[str, bytes | Path]
 Answer = Callable[[str, list[Any]], Any]
 
 
 class ClientProcess:
     """EnvError where the program has ended or does not answer in time; that or OSError where it cannot be started.
 
-    `programs`: files of ours, the first of which is run; it is told the number of its connection.
+    `program`: a file of the folder `guest`, which is told the number of its connection. `packages`: folders with more
+    that it imports.
     """
 
-    def __init__(self, python: str, programs: Sequence[Path], name: str, network: bool = False) -> None:
+    def __init__(
+        self, python: str, program: str, name: str, network: bool = False, packages: Sequence[Path] = ()
+    ) -> None:
         self._name, self._rest = name, bytearray()
         python = os.path.expanduser(python)
         python = os.path.abspath(shutil.which(python) or python)
@@ -47,8 +55,10 @@ class ClientProcess:
             self._socket, connection = socket.socketpair()
             ours.enter_context(self._socket)
             theirs.enter_context(connection)
-            files = {f"/arpo/{program.name}": theirs.enter_context(held(program.read_text())) for program in programs}
-            words = [*confined(python, files, network), python, *PYTHON, f"/arpo/{programs[0].name}"]
+            sources = [GUEST / f"{each}.py" for each in ("__init__", "serving", "walls", program)]
+            files = {f"{CODE}/guest/{each.name}": theirs.enter_context(held(each.read_text())) for each in sources}
+            start = START.format([CODE, *map(str, packages)], program)
+            words = [*confined(python, files, network, packages), python, *PYTHON, "-c", start]
             self._group = group = new_group(MEMORY_MB)
             ours.callback(remove, group)
             self._process = subprocess.Popen(
@@ -77,7 +87,12 @@ class ClientProcess:
             return 0, 0
 
     def ask(
-        self, request: dict[str, Any], within_s: float, answer: Answer | None = None, longest: int = LONGEST
+        self,
+        request: dict[str, Any],
+        within_s: float,
+        answer: Answer | None = None,
+        longest: int = LONGEST,
+        files: Files | None = None,
     ) -> dict[str, Any]:
         """Its reply, of at most so many bytes; `answer` gives what it asks back first.
 
@@ -85,7 +100,8 @@ class ClientProcess:
         has a number that cannot be guessed.
         """
         number, deadline = secrets.token_hex(8), time.monotonic() + within_s
-        self._say({**request, "id": number})
+        sizes = {name: _size(file) for name, file in (files or {}).items()}
+        self._say({**request, "id": number, "files": sizes}, *(files or {}).values())
         while True:
             reply = self.hear(deadline - time.monotonic(), longest)
             if reply.get("id") != number:
@@ -133,10 +149,14 @@ class ClientProcess:
         with self._ours:
             end(self._process, self._name)
 
-    def _say(self, what: dict[str, Any]) -> None:
+    def _say(self, what: dict[str, Any], *files: bytes | Path) -> None:
+        """And the bytes of files after it: as they are, since a text of them would take several times their memory."""
         try:
             self._socket.settimeout(SAY_S)
             self._socket.sendall(json.dumps(what).encode() + b"\n")
+            for file in files:
+                with io.BytesIO(file) if isinstance(file, bytes) else file.open("rb") as data:
+                    self._socket.sendfile(data)
         except TimeoutError:
             raise EnvError(f"{self._name} did not listen within {SAY_S:g} s") from None
         except OSError as error:
@@ -155,6 +175,10 @@ class ClientProcess:
                 "install the client in a folder that everybody may enter, as /opt"
             )
         return EnvError(f"{self._name} ended: {last}")
+
+
+def _size(file: bytes | Path) -> int:
+    return len(file) if isinstance(file, bytes) else file.stat().st_size
 
 
 def number(value: Any, who: str) -> float:

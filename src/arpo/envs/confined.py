@@ -1,4 +1,4 @@
-"""The sandbox of OSWorld's client: what its checkers unpack and parse was made by an agent.
+"""The sandbox of checkers, OSWorld's and ours: what they unpack and parse was made by an agent.
 
     confined("client/bin/python", {"/arpo/worker.py": fd}, network=False)      what goes before the program's own words
 
@@ -12,7 +12,7 @@ import os
 import shutil
 import stat
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from arpo.envs.bubblewrap import nobody, system
@@ -54,12 +54,15 @@ exec "$@"
 STAGES = ("/mnt", "/media", "/srv", "/opt")
 
 
-def confined(python: str, files: dict[str, int], network: bool) -> list[str]:
-    """`python`: a whole path. `files`: open ones by their names inside. OSError or EnvError where it cannot be run."""
-    shown, links = _interpreter(python)
+def confined(python: str, files: dict[str, int], network: bool, packages: Sequence[Path] = ()) -> list[str]:
+    """`python`: a whole path. `files`: open ones by their names inside. `packages`: more folders that it may read.
+
+    OSError or EnvError where it cannot be run.
+    """
+    shown, links = _interpreter(python, packages)
     if shutil.which("bwrap") is None:
         raise ConfigError(
-            "OSWorld's client runs in a sandbox, and bubblewrap is missing; "
+            "checkers run in a sandbox, and bubblewrap is missing; "
             "apt-get install -y --no-install-recommends bubblewrap"
         )
     stage, sources = _staged(shown) if os.geteuid() == 0 else ([], [str(path) for path in shown])
@@ -84,7 +87,7 @@ def surroundings(network: bool) -> dict[str, str]:
     return {**SURROUNDINGS, **{name: os.environ[name] for name in names}}
 
 
-def _interpreter(python: str) -> tuple[list[Path], list[Path]]:
+def _interpreter(python: str, packages: Sequence[Path]) -> tuple[list[Path], list[Path]]:
     """What it must see of itself: folders and files, none in another, and links that lead to them."""
     try:
         ran = subprocess.run(
@@ -97,7 +100,7 @@ def _interpreter(python: str) -> tuple[list[Path], list[Path]]:
         said = ran.stderr.strip().splitlines() or ["it says nothing"]
         raise EnvError(f"is no Python 3.11 or newer: {said[0]}") from None
     shown: list[Path] = []
-    for place in sorted(map(Path, places)):
+    for place in sorted({*map(Path, places), *packages}):
         if place.exists() and not _within(place, [*map(Path, SYSTEM), *shown]):
             shown.append(place)
     links: list[Path] = []

@@ -4,10 +4,8 @@
 
 `env.osworld_python` names the client's interpreter; one process of it (desktop/guest/osworld_worker.py) serves all
 environments of this process, so its dependencies never meet ours. It is started when a task first needs it, in its own
-sandbox (confined.py): files go to it and come from it as part of what is asked and answered.
-
-A file that takes a metric over the sandbox's limits is the agent's doing: Unreadable, which scores 0. What else goes
-wrong, a process that is lost or does not answer among it, is EnvError: a host that is busy or full is not the agent's.
+sandbox (confined.py): files go to it and come from it as part of what is asked and answered. worker.py says what its
+limits mean.
 """
 
 from __future__ import annotations
@@ -18,22 +16,20 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from arpo.envs.client_process import Answer, ClientProcess, clipped, number
+from arpo.envs.client_process import Answer, ClientProcess, Files, number
 from arpo.envs.confined import SCRATCH, SCRATCH_MB
+from arpo.envs.worker import Limits, Unreadable, Worker
 from arpo.errors import ConfigError, EnvError
+
+__all__ = ["Evaluators", "Unreadable", "evaluators", "files_of", "moved"]
 
 START_S, CALL_S = 120.0, 300.0  # limits; its imports take some five seconds
 CPU_S = 60  # of processor time: what takes longer was made to
 METRIC_S = 300.0  # by the clock, which runs for a busy machine, too
 METRIC_BYTES, GETTER_BYTES = 1 << 16, 128 << 20  # of a reply: a number, or files as text
-MARGIN = 1 << 10  # what the worker adds to it
-GUEST = Path(__file__).parent / "desktop" / "guest"  # what runs under another interpreter
-WORKER = GUEST / "osworld_worker.py"
+MEMORY = 3 << 30  # bytes of one process
 FOLDER = f"{SCRATCH}/files"  # where the worker has the files of a question
-
-
-class Unreadable(Exception):
-    """A file that an agent made is not what it should be, or more than a checker can take: that scores 0."""
+PAGE = 4096  # what a file takes at least
 
 
 @cache
@@ -48,7 +44,7 @@ class Evaluators:
     def __init__(self, python: str) -> None:
         self._python = python
         self._lock = threading.RLock()
-        self._process: ClientProcess | None = None
+        self._worker: Worker | None = None
         self._names: dict[str, frozenset[str]] = {}
 
     def has_metric(self, name: str) -> bool:
@@ -61,83 +57,79 @@ class Evaluators:
         """Names: of its `metrics` and `getters` that are asked here, of `every_getter`, of the metrics `refused`."""
         with self._lock:
             if not self._names:
-                self._start()
+                self._started()
             return self._names[what]
 
     def metric(self, name: str, arguments: list[Any], options: dict[str, Any], folder: Path | None = None) -> float:
         """`folder`: where the files are whose paths are among the arguments."""
         files = {} if folder is None else files_of(folder)
-        moved = arguments if folder is None else _moved(arguments, str(folder), FOLDER)
-        return self.score({"metric": name, "arguments": moved, "options": options, "files": files})
+        arguments = arguments if folder is None else moved(arguments, str(folder), FOLDER)
+        return self.score({"metric": name, "arguments": arguments, "options": options}, files)
 
-    def score(self, request: dict[str, Any]) -> float:
+    def score(self, request: dict[str, Any], files: Files) -> float:
         """A metric, as the worker is asked for it."""
-        value = self._call({**request, "limit_s": METRIC_S}, METRIC_S + CALL_S, METRIC_BYTES)["is"]
+        value = self._call(request, METRIC_S + CALL_S, METRIC_S, METRIC_BYTES, None, files)["is"]
         return number(value, f"OSWorld's evaluator {request['metric']}")
 
     def get(self, name: str, config: dict[str, Any], folder: Path, answer: Answer) -> Any:
         """`folder`: where to keep the files that it brings. `answer`: what OSWorld's controller of the machine says."""
-        request = {"getter": name, "config": config, "limit_s": 2 * CALL_S}  # the machine's time is not the agent's
-        reply = self._call(request, CALL_S, GETTER_BYTES, answer)
+        request = {"getter": name, "config": config}
+        reply = self._call(request, CALL_S, 2 * CALL_S, GETTER_BYTES, answer)  # the machine's time is not the agent's
         _keep(reply.get("files"), folder)
         try:
-            return _moved(reply["is"], FOLDER, str(folder))
+            return moved(reply["is"], FOLDER, str(folder))
         except RecursionError:
             raise EnvError(f"OSWorld's evaluator {name} gives lists in lists without end") from None
 
     def close(self) -> None:
         with self._lock:
-            if self._process is not None:
-                process, self._process = self._process, None
-                process.close()
+            if self._worker is not None:
+                worker, self._worker = self._worker, None
+                worker.close()
+
+    def _started(self) -> Worker:
+        if self._worker is None:
+            self._worker = Worker(self._start)
+        return self._worker
 
     def _start(self) -> ClientProcess:
+        process: ClientProcess | None = None
         try:
-            self._process = ClientProcess(self._python, [WORKER], "OSWorld's evaluators")
-            said = self._process.hear(START_S)
+            process = ClientProcess(self._python, "osworld_worker", "OSWorld's evaluators")
+            said = process.hear(START_S)
         except (OSError, EnvError) as error:
-            self.close()
+            if process is not None:
+                process.close()
+            if self._names:  # it has run before: the setting is right
+                raise EnvError(f"OSWorld's evaluators cannot be started again: {error}") from error
             reason = error.strerror if isinstance(error, OSError) else error
             raise ConfigError(f"env.osworld_python={self._python}: {reason}") from None
         if "error" in said:
-            self.close()
+            process.close()
             raise ConfigError(f"env.osworld_python={self._python} has not got OSWorld's client: {said['error']}")
         self._names = {what: frozenset(names) for what, names in said.items() if isinstance(names, list)}
-        return self._process
+        return process
 
     def _call(
-        self, request: dict[str, Any], within_s: float, longest: int, answer: Answer | None = None
+        self,
+        request: dict[str, Any],
+        within_s: float,
+        limit_s: float,
+        longest: int,
+        answer: Answer | None = None,
+        files: Files | None = None,
     ) -> dict[str, Any]:
-        """EnvError where an evaluator raised, hangs or took the process with it; the next call has a new one."""
         what = f"OSWorld's evaluator {request.get('metric') or request['getter']}"
         with self._lock:
-            if self._process is not None and not self._process.alive:
-                self.close()
-            try:
-                process = self._process or self._start()
-                before = process.overruns()
-                reply = process.ask({**request, "cpu_s": CPU_S, "longest": longest}, within_s, answer, longest + MARGIN)
-                full = all(now > then for now, then in zip(process.overruns(), before, strict=True))
-                if reply.get("last"):
-                    self.close()
-            except BaseException:
-                self.close()
-                raise
-        if "over" in reply:
-            raise Unreadable(f"{what} cannot take it: {clipped(reply['over'])}")
-        if "is" not in reply and full:
-            raise Unreadable(f"{what} cannot take it: it wants more memory than its sandbox has")
-        if "is" not in reply:
-            raise EnvError(f"{what} failed: {clipped(reply.get('error'))}")
-        return reply
+            return self._started().call(what, request, within_s, Limits(CPU_S, limit_s, MEMORY, longest), answer, files)
 
 
-def files_of(folder: Path) -> dict[str, str]:
+def files_of(folder: Path) -> dict[str, Path]:
     """All files of a folder, to be sent. Unreadable where they are more than the sandbox holds."""
     paths = [path for path in folder.rglob("*") if path.is_file()]
-    if sum(path.stat().st_size for path in paths) > SCRATCH_MB << 20:
+    if sum(path.stat().st_size + PAGE for path in paths) > SCRATCH_MB << 20:
         raise Unreadable(f"files of more than {SCRATCH_MB} MB")
-    return {str(path.relative_to(folder)): base64.b64encode(path.read_bytes()).decode() for path in paths}
+    return {str(path.relative_to(folder)): path for path in paths}
 
 
 def _keep(files: Any, folder: Path) -> None:
@@ -152,10 +144,10 @@ def _keep(files: Any, folder: Path) -> None:
         raise EnvError(f"what OSWorld's evaluators give cannot be kept: {error}") from error
 
 
-def _moved(value: Any, old: str, new: str) -> Any:
+def moved(value: Any, old: str, new: str) -> Any:
     """The same, with the paths in one folder become those in another."""
     if isinstance(value, list):
-        return [_moved(one, old, new) for one in value]
+        return [moved(one, old, new) for one in value]
     if isinstance(value, str) and value.startswith(f"{old}/") and ".." not in value.split("/"):
         return new + value[len(old) :]
     return value

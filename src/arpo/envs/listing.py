@@ -58,14 +58,14 @@ def print_tables(listed: dict[str, Any]) -> None:
     console.print("The ids of the tasks: arpo envs list --json")
 
 
-def check_and_print(name: str, size: tuple[int, int]) -> bool:
+def check_and_print(name: str, size: tuple[int, int], allow_weaker_sandbox: bool = False) -> bool:
     """Try every promise, on one task of each family (of each domain where machines are slow). True: all were kept."""
     kinds: dict[tuple[str, bool], Task] = {}
     for split in catalog(name).SPLITS:
         for task in load_tasks(name, split):
             kind = family(task) if backend(name).deterministic else task.domain
             kinds.setdefault((kind, task.feasible), task)
-    settings = settings_of(EnvConfig(name=name, size=size))
+    settings = settings_of(EnvConfig(name=name, size=size, allow_weaker_sandbox=allow_weaker_sandbox))
     make(name, **settings).close()  # so that a size that cannot be is the user's error and not a broken promise
     console = Console(highlight=False)
 

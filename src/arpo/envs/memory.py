@@ -8,25 +8,27 @@
     overruns(group)                 what its limit has cost
 
 A desktop is small when it starts and grows with its programs, so for its first minute it counts in full and later by
-what it has taken. Places are names of sockets: all processes of the machine see them, and they go with their owner.
+what it has taken. Places are files in a folder of the user's own (private.py): all of the user's processes see them,
+nobody else can take or forge one, and they go with their owner.
 """
 
 import contextlib
-import errno
 import itertools
 import os
-import socket
+import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from arpo.errors import EnvError, NoRoom
+from arpo.envs import private
+from arpo.errors import NoRoom
 
 DESKTOP_MB = 300  # one at work and its spare; Calc or Chromium take some 150 MB each
 YOUNG_S = 60
 ALONE_S = 60.0  # at most, for the others that are counting; each takes some milliseconds
 GROUPS = Path("/sys/fs/cgroup")
-PLACES = "arpo-desktop"
+TCP_MB = 64  # of the buffers of its connections; each may have one piece of some 64 kB even then
+PLACE = re.compile(r"place-(\d+)-\d+-\d+-(\d+)")  # the time of its birth, a process, a number, its size
 _numbers = itertools.count()
 
 
@@ -37,32 +39,16 @@ def fitting(mb: float = DESKTOP_MB) -> int:
 
 @contextlib.contextmanager
 def reserved(mb: float = DESKTOP_MB, what: str = "desktop") -> Iterator[None]:
-    with socket.socket(socket.AF_UNIX) as place:
-        with _alone():  # of many that come at the same time as many go on as fit
+    with contextlib.ExitStack() as place:
+        with private.locked("places", ALONE_S):  # of many that come at the same time as many go on as fit
+            private.forget_the_dead()
             if not fitting(mb):
                 raise NoRoom(
                     f"no memory for one more {what}: {free_mb():.0f} MB are free, each takes {mb:.0f} MB "
                     f"and {len(_young())} have just begun; ask for fewer (env.workers)"
                 )
-            place.bind(f"\0{PLACES}/{time.monotonic_ns()}/{os.getpid()}/{next(_numbers)}/{mb:.0f}")
-        yield
-
-
-@contextlib.contextmanager
-def _alone() -> Iterator[None]:
-    """A name that only one process of the machine has at a time."""
-    with socket.socket(socket.AF_UNIX) as name:
-        deadline = time.monotonic() + ALONE_S
-        while True:
-            try:
-                name.bind(f"\0{PLACES}-lock")
-                break
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                if time.monotonic() > deadline:
-                    raise EnvError(f"another process has kept the socket @{PLACES}-lock for {ALONE_S:g} s") from error
-                time.sleep(0.002)  # another has it, for a moment
+            name = f"place-{time.monotonic_ns()}-{os.getpid()}-{next(_numbers)}-{mb:.0f}"
+            place.enter_context(private.kept(name))
         yield
 
 
@@ -103,10 +89,9 @@ def _file(group: Path, new: str, old: str) -> Path:
 
 
 def _young() -> list[float]:
-    """The sizes of the places that were taken in the last minute, whoever has them."""
-    names = (line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines() if f"@{PLACES}/" in line)
-    places = (name.split("/") for name in names)
-    return [float(mb) for _, birth, *_, mb in places if time.monotonic_ns() - int(birth) < YOUNG_S * 1e9]
+    """The sizes of the places that were taken in the last minute, by any process of this user."""
+    places = (match for name in private.names() if (match := PLACE.fullmatch(name)))
+    return [float(place[2]) for place in places if time.monotonic_ns() - int(place[1]) < YOUNG_S * 1e9]
 
 
 def _own_group() -> Path | None:
@@ -131,6 +116,9 @@ def new_group(mb: int) -> Path | None:
             limit = _file(group, "memory.max", "memory.limit_in_bytes")
             if limit.exists():
                 limit.write_text(str(mb << 20))
+                tcp = group / "memory.kmem.tcp.limit_in_bytes"  # the second version counts them with all else
+                if tcp.exists():
+                    tcp.write_text(str(TCP_MB << 20))
                 return group
             group.rmdir()
     return None

@@ -20,7 +20,7 @@ from arpo.agent.grammar import parse
 from arpo.config import Config
 from arpo.envs.base import Env, make, make_expert, settings_of
 from arpo.envs.pictures import FORMATS, Recording, Shot, describe, record, save_animation
-from arpo.errors import ActionError, ConfigError, ParseError
+from arpo.errors import ActionError, ConfigError, ParseError, printable
 from arpo.images import decode
 from arpo.tasks.load import load_tasks
 from arpo.types import Task
@@ -45,9 +45,11 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
     spec = config.tasks.source if task_id is None else task_id
     task = load_tasks(config.env.name, spec, settings_of(config.env), config.tasks.max_steps)[0]
     env = make(config.env.name, **settings_of(config.env))
-    path = Path(f"{task.id}.gif" if out is None else out)
+    path = Path(f"{re.sub('[^A-Za-z0-9._-]', '_', task.id).lstrip('.-')[:100] or 'task'}.gif" if out is None else out)
     if path.suffix.lower() not in FORMATS:
         raise ConfigError(f"out={out}: must end in {' or '.join(FORMATS)}")
+    if out is None and path.is_symlink():
+        raise ConfigError(f"{path}: is a link; --out names another file")
     _make_sure_of(path)
     console = Console(highlight=False)
     if by == "hand":
@@ -56,7 +58,7 @@ def play_task(config: Config, task_id: str | None, by: str, out: str | None) -> 
         recording = play_by_hand(env, task, config.seed, sys.stdin or (), path, console)
     else:
         recording = record(env, make_expert(config.env.name, task), task, config.seed)
-        console.print(f"{task.id}: {task.instruction}", markup=False, soft_wrap=True)
+        console.print(printable(f"{task.id}: {task.instruction}"), markup=False, soft_wrap=True)
         for number, shot in enumerate(recording.shots[:-1], 1):
             assert shot.action is not None
             console.print(
@@ -73,7 +75,7 @@ def play_by_hand(env: Env, task: Task, seed: int, lines: Iterable[str], out: Pat
     picture = out.with_name(f"{out.stem}-screen.png")
     screen = env.reset(task, seed)
     shots: list[Shot] = []
-    console.print(f"[bold]{escape(task.instruction)}[/]\n{escape(HELP)}", soft_wrap=True)
+    console.print(f"[bold]{escape(printable(task.instruction))}[/]\n{escape(HELP)}", soft_wrap=True)
     _show(env, screen.image, picture, console)
     for line in lines:
         call = re.sub(r"^\s*Action\s*:", "", line).strip() or "wait()"
@@ -101,7 +103,7 @@ def _show(env: Env, image: bytes, picture: Path, console: Console) -> None:
             x0, y0, x1, y1 = control.box
             at = f"({(x0 + x1) // 2},{(y0 + y1) // 2})"
             cells = (control.kind, control.label, control.value, " ".join(control.state), control.window)
-            table.add_row(at, *(escape(cell) for cell in cells))
+            table.add_row(at, *(escape(printable(cell)) for cell in cells))
         console.print(table)
     console.print(f"The screen is in {escape(str(picture))}", soft_wrap=True)
 

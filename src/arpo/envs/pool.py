@@ -1,4 +1,5 @@
-"""Environments on lease: in this process, or each in a worker process with time limits and restarts.
+"""Environments on lease: in this process, or each in a worker process with time limits and restarts; on the nodes of a
+cluster: ray_pool.py.
 
     async with make_pool(config.env, n_envs=8) as pool:
         async with pool.lease() as env:                  # waits for a free one; starts it where it is not running
@@ -7,14 +8,15 @@
             score = await env.score()
 
 In this process a call is a plain call: nothing waits, so the order of work never depends on time, and no time limit can
-be kept. A worker process holds one environment, talks through a socket that nobody else has, and ends when the other
-end is closed, however this process ended.
+be kept. (Only large screens are encoded in a thread, where an environment lets us: `SeenApart`.) A worker process holds
+one environment, talks through a socket that nobody else has, and ends when the other end is closed, however this
+process ended.
 
-What is the agent's, the task's or the user's fault comes through as it is: ActionError, TaskError, ConfigError. All
-else is machinery: a call past its limit, a process that died, any other exception of the backend. It becomes an
-EnvError, that environment is never used again, and the next lease starts another. A place is given up where three times
-in a row no environment could be started in it; where no place is left, every lease is an EnvError. A place for which
-there is no memory now (NoRoom) is left empty for a while, and those that run are shared by all.
+What is the agent's, the task's or the user's fault comes through as it is: ActionError, Ruined, TaskError, ConfigError.
+All else is machinery: a call past its limit, a process that died, any other exception of the backend. It becomes an
+EnvError. An environment that failed or was ruined is never used again, and the next lease starts another. A place is
+given up where three times in a row no environment could be started in it; where no place is left, every lease is an
+EnvError. A place for which there is no memory now (NoRoom) is left empty for a while, and those that run are shared.
 """
 
 import abc
@@ -30,18 +32,18 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from functools import partial
 from typing import Any, NoReturn, Self
 
 from arpo.agent.actions import Action
+from arpo.beside import large_size
 from arpo.config import EnvConfig
-from arpo.envs.base import Env, backend, build, settings_of
-from arpo.errors import ActionError, ArpoError, ConfigError, EnvError, NoRoom
+from arpo.envs.base import Env, SeenApart, backend, build, make, settings_of
+from arpo.errors import ActionError, ArpoError, ConfigError, EnvError, NoRoom, Ruined
 from arpo.types import Observation, Task
 
 STARTS = 3  # that may fail in a row
-ROOM_S = 30.0  # until a place for which there was no memory is tried again
 GRACE_S = 5.0  # for an environment to close, before its process is killed
 HERE = EnvConfig()  # no worker processes
 
@@ -53,6 +55,7 @@ class Slot(abc.ABC):
 
     size: tuple[int, int]  # of its screen, known when it has started
     failed_starts = 0  # in a row
+    room_s = 30.0  # until one for which there was no room is tried again
 
     def __init__(self, make_env: Callable[[], Env], settings: EnvConfig) -> None:
         self._make_env, self._settings = make_env, settings
@@ -98,11 +101,13 @@ class Slot(abc.ABC):
         except EnvError:
             await self.close()
             raise
-        except ActionError as error:
-            if method == "step":
+        except (ActionError, Ruined) as error:
+            if method == "step" and isinstance(error, ActionError):
                 raise
             await self.close()
-            raise EnvError(f"{method} refused an action: {error}") from error
+            if method != "reset" and isinstance(error, Ruined):
+                raise
+            raise EnvError(f"{method} blames the agent: {error}") from error  # who has done nothing in it
 
 
 class _Here(Slot):
@@ -120,30 +125,79 @@ class _Here(Slot):
         return self._env is not None
 
     async def start(self) -> None:
-        self._env = _guarded(self._make_env)
+        self._env = guarded(self._make_env)
         self.size = self.env.size
 
     async def close(self) -> None:
         env, self._env = self._env, None
         if env is not None:
-            with contextlib.suppress(EnvError):  # it is given up anyhow
-                _guarded(env.close)
+            with contextlib.suppress(ArpoError):  # it is given up anyhow
+                guarded(env.close)
 
     async def _ask(self, limit: float, method: str, *arguments: Any) -> Any:
-        return _guarded(getattr(self.env, method), *arguments)
+        env = self.env
+        if method == "score" or not (large_size(env.size) and isinstance(env, SeenApart)):
+            return guarded(getattr(env, method), *arguments)
+        guarded(env.load if method == "reset" else env.perform, *arguments)
+        return await asyncio.to_thread(guarded, env.observed, guarded(env.pixels))
 
 
-class _Worker(Slot):
-    """An environment in a process of its own."""
+class Apart(Slot):
+    """An environment in another process, which may die or hang. Its answers are (True, value) or (False, error)."""
 
-    _process: subprocess.Popen[bytes] | None = None
+    LOST: tuple[type[Exception], ...]  # what `_answer` raises where the process has ended
     _busy = False
-    _reader: asyncio.StreamReader
-    _writer: asyncio.StreamWriter
 
     @property
     def env(self) -> NoReturn:
         raise ConfigError("env.workers: a script looks behind the screen, for which it needs env.workers=0")
+
+    @abc.abstractmethod
+    async def _answer(self, method: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]: ...
+
+    @abc.abstractmethod
+    def _kill(self) -> object:
+        """End the process and all that it started; returns what is known of its end."""
+
+    def _ended(self, method: str, error: Exception) -> str:
+        return f"the worker process ended in {method}, status {self._kill()}"
+
+    async def _ask(self, limit: float, method: str, *arguments: Any) -> Any:
+        self._busy = True
+        answer = asyncio.ensure_future(self._answer(method, arguments))
+        try:
+            # In two parts: this process may have been busy itself for so long, and the answer is there but not read.
+            if not (await asyncio.wait([answer], timeout=limit))[0]:
+                await asyncio.wait([answer], timeout=GRACE_S / 5)
+            if not answer.done():
+                raise EnvError(f"{method} took more than {limit:g} s")
+            good, value = answer.result()
+        except self.LOST as error:
+            raise EnvError(self._ended(method, error)) from None
+        except ArpoError:
+            self._kill()
+            raise
+        except Exception as error:  # an exception that pickle cannot put together again
+            self._kill()
+            raise EnvError(f"{method}: its answer cannot be read: {error}") from error
+        except BaseException:  # nobody knows what state it is in
+            self._kill()
+            raise
+        finally:
+            self._busy = False
+            answer.cancel()
+        if good:
+            return value
+        raise value
+
+
+class _Worker(Apart):
+    """An environment in a process of its own."""
+
+    LOST = (OSError, EOFError)
+    _process: subprocess.Popen[bytes] | None = None
+    _reader: asyncio.StreamReader
+    _writer: asyncio.StreamWriter
 
     @property
     def alive(self) -> bool:
@@ -185,42 +239,13 @@ class _Worker(Slot):
         finally:
             self._kill()
 
-    async def _ask(self, limit: float, method: str, *arguments: Any) -> Any:
-        self._busy = True
+    async def _answer(self, method: str, arguments: tuple[Any, ...]) -> tuple[bool, Any]:
         self._writer.write(_frame((method, arguments)))
-        reply = asyncio.create_task(self._reply())
-        try:
-            # In two parts: this process may have been busy itself for so long, and the answer is there but not read.
-            if not (await asyncio.wait([reply], timeout=limit))[0]:
-                await asyncio.wait([reply], timeout=GRACE_S / 5)
-            if not reply.done():
-                raise EnvError(f"{method} took more than {limit:g} s")
-            good, value = reply.result()
-        except (OSError, EOFError):
-            raise EnvError(f"the worker process ended in {method}, status {self._kill()}") from None
-        except ArpoError:
-            self._kill()
-            raise
-        except Exception as error:  # an exception that pickle cannot put together again
-            self._kill()
-            raise EnvError(f"{method}: its answer cannot be read: {error}") from error
-        except BaseException:  # nobody knows what state it is in
-            self._kill()
-            raise
-        finally:
-            self._busy = False
-            reply.cancel()
-        if good:
-            return value
-        raise value
-
-    async def _reply(self) -> tuple[bool, Any]:
         length = int.from_bytes(await self._reader.readexactly(8), "big")
         reply: tuple[bool, Any] = pickle.loads(await self._reader.readexactly(length))
         return reply
 
     def _kill(self) -> int | None:
-        """End the process and all that it started; returns its exit status."""
         process, self._process = self._process, None
         if process is None:
             return None
@@ -230,16 +255,15 @@ class _Worker(Slot):
         return process.wait()
 
 
-class LocalPool:
+class SlotPool:
     """So many places for environments, each started when it is needed first."""
 
-    def __init__(self, make_env: Callable[[], Env], n_envs: int, settings: EnvConfig = HERE) -> None:
-        kind, n = (_Worker, settings.workers) if settings.workers else (_Here, n_envs)
-        self._places: list[Slot] = [kind(make_env, settings) for _ in range(n)]
+    def __init__(self, places: Sequence[Slot]) -> None:
+        self._places = places
         self._idle: asyncio.LifoQueue[Slot | None] = asyncio.LifoQueue()  # None: there is no place any more
         for place in self._places:
             self._idle.put_nowait(place)
-        self._n_open = n
+        self._n_open = len(places)
         self._why = ""
         self._users: set[asyncio.Task[Any]] = set()  # who has a lease
 
@@ -274,10 +298,10 @@ class LocalPool:
             try:
                 if not place.alive:
                     await place.start()
-            except EnvError as error:
+            except (EnvError, ActionError, Ruined) as error:  # no agent has done anything yet
                 if isinstance(error, NoRoom) and any(other.alive for other in self._places):
                     _log.info("%s", error)
-                    asyncio.get_running_loop().call_later(ROOM_S, self._idle.put_nowait, place)
+                    asyncio.get_running_loop().call_later(place.room_s, self._idle.put_nowait, place)
                 else:
                     self._start_failed(place, str(error))
             except BaseException:
@@ -302,18 +326,48 @@ class LocalPool:
             self._idle.put_nowait(None)
 
 
-def make_pool(settings: EnvConfig, n_envs: int) -> LocalPool:
+class LocalPool(SlotPool):
+    """Environments on this machine."""
+
+    def __init__(self, make_env: Callable[[], Env], n_envs: int, settings: EnvConfig = HERE) -> None:
+        kind, n = (_Worker, settings.workers) if settings.workers else (_Here, n_envs)
+        super().__init__([kind(make_env, settings) for _ in range(n)])
+
+
+def try_settings(settings: EnvConfig) -> None:
+    """ConfigError where these settings can make no environment: said before a model is loaded."""
+    if settings.ray is None:
+        make(settings.name, **settings_of(settings)).close()
+    else:
+        on_ray().Cluster(settings)
+
+
+def make_pool(settings: EnvConfig, n_envs: int) -> SlotPool:
     """The pool of a run: so many environments in this process, or as many workers as the settings say."""
     if settings.workers and not hasattr(os, "killpg"):
         raise ConfigError(f"env.workers={settings.workers}: Windows has no worker processes; set it to 0")
     known = backend(settings.name)
     known.refuse_system()
-    if settings.workers and not _importable(known.factory):
+    if (settings.workers or settings.ray) and not _importable(known.factory):
         raise ConfigError(
             f"env.workers={settings.workers}: worker processes cannot import {settings.name} from a script or a "
             "notebook; move it to a module of its own, or set env.workers=0"
         )
-    return LocalPool(partial(build, known.factory, **settings_of(settings)), n_envs, settings)
+    make_env = partial(build, known.factory, **settings_of(settings))
+    return (
+        LocalPool(make_env, n_envs, settings) if settings.ray is None else on_ray().RayPool(make_env, n_envs, settings)
+    )
+
+
+def on_ray() -> Any:
+    """The module of environments on Ray, which is imported only where somebody wants them."""
+    try:
+        from arpo.envs import ray_pool
+    except ImportError as error:
+        if error.name != "ray":
+            raise
+        raise ConfigError(f"env.ray: Ray is not installed; {sys.executable} -m pip install 'arpo[ray]'") from None
+    return ray_pool
 
 
 def _importable(factory: object) -> bool:
@@ -324,11 +378,11 @@ def _importable(factory: object) -> bool:
         return False
 
 
-def _guarded(call: Callable[..., Any], *arguments: Any) -> Any:
+def guarded(call: Callable[..., Any], *arguments: Any) -> Any:
     """Call a backend. Whatever it raises by mistake is machinery."""
     try:
         return call(*arguments)
-    except (ActionError, ConfigError, EnvError):
+    except (ActionError, ConfigError, EnvError, Ruined):
         raise
     except Exception as error:
         _log.warning("an environment failed", exc_info=True)
@@ -347,13 +401,13 @@ def serve(fd: int) -> None:
     env: Env | None = None
     while (request := requests.get()) is not None:
         try:
-            method, arguments = _guarded(pickle.loads, request)
+            method, arguments = guarded(pickle.loads, request)
             if method == "start":
-                env = _guarded(*arguments)
+                env = guarded(*arguments)
                 assert env is not None
                 reply = _frame((True, env.size))
             else:
-                reply = _frame((True, _guarded(getattr(env, method), *arguments)))
+                reply = _frame((True, guarded(getattr(env, method), *arguments)))
         except ArpoError as error:
             reply = _frame((False, error))
         with contextlib.suppress(OSError):  # nobody listens any more: the end comes next

@@ -19,6 +19,7 @@ from bad_client import client_of
 from traces import Traces, groups, wait_until
 
 from arpo.envs import client_process, confined, evaluators, memory
+from arpo.envs.bubblewrap import NOBODY, USERS
 from arpo.envs.client_process import ClientProcess
 from arpo.envs.desktop.checks import score
 from arpo.envs.desktop.checks.controller import controller
@@ -87,15 +88,15 @@ def test_it_sees_no_variables_of_ours_and_is_not_root(bad: Evaluators, monkeypat
     assert bad.metric("is_root", [""], {}) == 0.0
     assert bad.metric("makes_namespaces", [""], {}) == 0.0
     if os.geteuid() == 0:
-        assert {Path(f"/proc/{pid}").stat().st_uid for pid in inside(bad)} <= {0, 65534}
         status = [Path(f"/proc/{pid}/status").read_text() for pid in inside(bad)]
-        assert all("\nUid:\t65534\t65534\t65534\t65534\n" in text for text in status)
+        users = {user for text in status for user in text.partition("\nUid:")[2].partition("\n")[0].split()}
+        assert len(users) == 1 and int(users.pop()) in (*USERS, NOBODY)
 
 
 def inside(client: Evaluators) -> list[int]:
     """The processes in its sandbox, as the host sees them: below bubblewrap, which is below the shell."""
-    assert client._process is not None
-    found, shell = [], client._process._process.pid
+    assert client._worker is not None
+    found, shell = [], client._worker.process._process.pid
     for bwrap in children(shell):
         found += children(bwrap)
     assert found
@@ -207,8 +208,9 @@ def test_what_outlives_its_processes_is_not_there_for_the_next(bad: Evaluators, 
     assert bad.metric("left", [""], {}) == 0.0
 
 
-def test_limits_that_a_metric_lowers_for_its_parent_are_not_the_next_ones(bad: Evaluators) -> None:
-    assert bad.metric("lowers_limits_of_the_parent", [""], {}) == 1.0
+def test_a_metric_cannot_lower_the_limits_of_its_parent(bad: Evaluators) -> None:
+    with pytest.raises(EnvError, match="not permitted"):
+        bad.metric("lowers_limits_of_the_parent", [""], {})
     assert bad.metric("writes_a_byte", ["/arpo/tmp/a"], {}) == 1.0
 
 
@@ -313,7 +315,7 @@ def test_nothing_is_left_of_it_when_it_is_closed(bad: Evaluators, traces: Traces
 
     before = things()
     bad.has_metric("equal")
-    shell, (first,) = bad._process._process.pid, inside(bad)  # type: ignore[union-attr]
+    shell, (first,) = bad._worker.process._process.pid, inside(bad)  # type: ignore[union-attr]
     assert things() != before
     assert " - tmpfs arpo " not in Path("/proc/self/mountinfo").read_text(), "its mounts are its own"
     bad.close()
@@ -328,7 +330,7 @@ sys.path.insert(0, sys.argv[1])
 from test_confined import client_of, inside
 client = client_of(Path(sys.argv[2]))
 client.known("metrics")
-print(client._process._process.pid, *inside(client), flush=True)
+print(client._worker.process._process.pid, *inside(client), flush=True)
 sys.stdin.read()
 """
 
@@ -429,6 +431,9 @@ def test_an_archive_that_leads_out_writes_nothing_to_the_host(
     absolute, upwards = str(tmp_path / "absolute.html"), up + str(tmp_path / "upwards.html").lstrip("/")
     for place in (absolute, upwards):
         sandbox.write(f"/home/user/{name}", pack(**{place: b"<p>same</p>"}))
+        if metric == "compare_archive":
+            assert score(sandbox, task, "", osworld=real) == 0.0
+            continue
         with pytest.raises(EnvError, match=rf"{metric} failed: .*(Read-only|Permission|No such file)"):
             score(sandbox, task, "", osworld=real)  # no reward and no score: docs/sandbox.md says why
     assert list(tmp_path.iterdir()) == []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -11,14 +10,14 @@ from functools import partial
 from typing import Any
 
 import pytest
-from traces import patient
+from traces import kill, patient, wait_until
 
 from arpo.agent.actions import Click, Fail, Finish, Hotkey, Type
 from arpo.envs.base import make
 from arpo.envs.check import check
 from arpo.envs.desktop import env as module
 from arpo.envs.desktop.env import DesktopEnv
-from arpo.errors import ActionError, ConfigError, EnvError, TaskError
+from arpo.errors import ActionError, ConfigError, EnvError, Ruined, TaskError
 from arpo.images import decode
 from arpo.types import Task
 
@@ -139,7 +138,7 @@ def test_nothing_is_left_of_a_spare_that_failed_in_an_unknown_way(
 
 def test_without_memory_for_a_spare_a_reset_makes_its_own(env: DesktopEnv, monkeypatch: pytest.MonkeyPatch) -> None:
     env.reset(make_task(), 0)
-    monkeypatch.setattr(module, "_room", lambda: False)
+    monkeypatch.setattr(module, "_room", lambda mb: False)
     started: list[object] = []
     monkeypatch.setattr(module, "Ready", lambda *given: started.append(given))
     env.step(Hotkey(("esc",)))  # the spare is given up
@@ -164,19 +163,32 @@ def test_an_application_that_ends_is_the_world(env: DesktopEnv) -> None:
     assert env.score() == 0
 
 
-@pytest.mark.parametrize("program", ["Xvfb", "guest.inside", "the sandbox"])
+@pytest.mark.parametrize("program", ["Xvfb", "/usr/bin/python3", "sh"])
 def test_lost_machinery_is_an_error_and_never_a_score(program: str, env: DesktopEnv) -> None:
     env.reset(make_task(), 0)
-    if program == "the sandbox":
-        env.sandbox._process.kill()
-    else:
-        with contextlib.suppress(EnvError):  # it may take the answer with it
-            env.sandbox.run(f"pkill -KILL -f {program[:-1]}[{program[-1]}]; sleep 1")
+    kill(env.sandbox, program)
     with pytest.raises(EnvError):
         env.step(Click(10, 10))
     with pytest.raises(EnvError):
         env.score()
     assert env.reset(make_task(), 0)  # this one is lost, the environment is not
+
+
+@pytest.mark.attack("agent")
+def test_an_agent_that_breaks_its_desktop_where_it_would_fail_scores_0(
+    env: DesktopEnv, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    env.reset(make_task(), 0)
+    hold = "d = display.Display(); d.grab_server(); d.sync(); print(1, flush=True); time.sleep(1000)"
+    env.sandbox.launch(f'python3 -c "import time; from Xlib import display; {hold}" > /tmp/held')
+    wait_until(lambda: env.sandbox.run(["cat", "/tmp/held"]).out)
+    ask = env.sandbox.ask
+    quick = partial(ask, within_s=2.0)  # what the environment waits for half a minute
+    monkeypatch.setattr(env.sandbox, "ask", lambda do, **more: (ask if do == "verdict" else quick)(do, **more))
+    with pytest.raises(Ruined, match="a program has kept the X server for itself"):
+        env.score()
+    monkeypatch.undo()
+    assert env.reset(make_task(), 0)
 
 
 def test_a_setup_step_that_fails_is_machinery(env: DesktopEnv) -> None:

@@ -120,23 +120,33 @@ def play(env: DesktopEnv, task_id: str) -> None:
     expert = make_expert("desktop", task)
     moves: list[tuple[str, Action]] = []
     while not env.ended and len(moves) < task.max_steps:
-        moves.append(expert.act(env))
-        env.step(moves[-1][1])
+        thought, action = expert.act(env)
+        if moves and thought != moves[-1][0] and action not in (Finish(), Fail()) and not done_early(task, thought):
+            assert env.score() == 0.0, f"without the step {thought!r}"
+        moves.append((thought, action))
+        env.step(action)
     assert env.score() == 1.0, moves
     assert isinstance(moves[-1][1], Finish if task.feasible else Fail)
 
 
+def done_early(task: Task, thought: str) -> bool:
+    """The browser has the bookmark when it asks for its name: to confirm that only closes the question."""
+    return task.setup["family"] == "chromium-bookmark" and thought == "The name is fine."
+
+
+@pytest.mark.attack("agent")
 @pytest.mark.heavy
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", FIRST.values())
-def test_the_expert_solves_one_of_each_domain(env: DesktopEnv, task_id: str) -> None:
+def test_the_expert_solves_one_of_each_domain_and_not_without_its_last_step(env: DesktopEnv, task_id: str) -> None:
     play(env, task_id)
 
 
+@pytest.mark.attack("agent")
 @pytest.mark.heavy
 @pytest.mark.desktop
 @pytest.mark.parametrize("task_id", sorted(set(LISTED) - set(FIRST.values())))
-def test_the_expert_solves_all_others(env: DesktopEnv, task_id: str) -> None:
+def test_the_expert_solves_all_others_and_not_without_its_last_step(env: DesktopEnv, task_id: str) -> None:
     play(env, task_id)
 
 

@@ -12,13 +12,15 @@ import pytest
 SCRIPT = Path(__file__).parents[3] / "benchmarks" / "soak.py"
 
 # Run as the root of a user namespace, so that anybody may mount. The shell is the stranger: it mounts and starts
-# something outside, between the two times that the other counts.
+# something outside, and takes down what it had mounted before, between the two times that the other counts.
 STRANGER = """
-mkdir -p theirs ours
+mkdir -p theirs ours gone
+mount -t tmpfs gone gone
 coproc SOAK { "$0" -c "$1" "$2"; }
 soak=$SOAK_PID
 read line <&"${SOAK[0]}"
 mount -t tmpfs theirs theirs
+umount gone && rmdir gone
 sleep 1000 & stranger=$!
 echo go >&"${SOAK[1]}"
 cat <&"${SOAK[0]}"
@@ -28,15 +30,16 @@ wait $soak
 OURS = """
 import json, subprocess, sys
 sys.path.insert(0, sys.argv[1])
-from soak import keep_apart, things
+from soak import keep_apart, left_over, things
 apart = keep_apart()
 before = things(apart)
 print("begun", flush=True)
 sys.stdin.readline()
-print(json.dumps([before, things(apart)]), flush=True)
+now = things(apart)
+print(json.dumps([len(before["mounts"] - now["mounts"]), left_over(before, now)]), flush=True)
 subprocess.run(["mount", "-t", "tmpfs", "ours", "ours"], check=True)
 subprocess.run(["sh", "-c", "sleep 1000 & echo $! > pid"], check=True)  # its parent has ended
-print(json.dumps(things(apart)), flush=True)
+print(json.dumps(left_over(before, things(apart))), flush=True)
 subprocess.run(["sh", "-c", "kill $(cat pid)"], check=True)
 """
 
@@ -48,9 +51,10 @@ def test_what_strangers_mount_and_start_is_not_counted_and_what_we_do_is(tmp_pat
         [*command, sys.executable, OURS, SCRIPT.parent], cwd=tmp_path, capture_output=True, text=True, timeout=120
     )
     assert ran.returncode == 0, ran.stderr
-    (before, after_theirs), after_ours = map(json.loads, ran.stdout.splitlines())
-    assert after_theirs == before
-    assert after_ours == {**before, "mounts": before["mounts"] + 1, "processes": before["processes"] + 1}
+    (gone, after_theirs), after_ours = map(json.loads, ran.stdout.splitlines())
+    assert gone == 1  # else this shows nothing of what vanishes
+    assert after_theirs == {}
+    assert {name: len(left) for name, left in after_ours.items()} == {"mounts": 1, "processes": 1}
 
 
 @pytest.mark.heavy

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -88,3 +90,23 @@ def patient(size: tuple[int, int] = (1280, 720)) -> DesktopEnv:
 
 def settle(sandbox: Sandbox) -> None:
     sandbox.ask("settle", limit_s=10.0, quiet_s=0.1, busy=0.1)
+
+
+def python(sandbox: Sandbox, *lines: str) -> str:
+    """What a small program there says, its last error among it."""
+    ran = sandbox.run(["python3", "-c", "\n".join(lines)])
+    return ran.out + (ran.err.strip().splitlines() or [""])[-1]
+
+
+def kill(sandbox: Sandbox, program: str) -> None:
+    """From the host, the processes of a sandbox that run this."""
+    for pid in tree(sandbox._process.pid):
+        with contextlib.suppress(OSError):  # it has ended with the one before
+            if Path(f"/proc/{pid}/cmdline").read_bytes().startswith(program.encode() + b"\0"):
+                os.kill(pid, signal.SIGKILL)
+
+
+def tree(pid: int) -> list[int]:
+    """A process and all that come from it."""
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return [pid, *(one for child in children for one in tree(int(child)))]

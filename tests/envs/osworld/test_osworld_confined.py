@@ -11,12 +11,14 @@ import io
 import os
 import pickle
 import socket
+import sqlite3
 import subprocess
 import sys
 import tarfile
 import time
 import urllib.error
 import urllib.request
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,26 +122,76 @@ def test_an_archive_that_leads_out_writes_nothing_to_the_host(client: Client, ma
     for member, leads_out in (("a.txt", False), (out, True), ("../" * 20 + out.lstrip("/"), True), ("a.txt", False)):
         result = {"type": "vm_file", "path": pack("found.tar", member), "dest": "found.tar"}
         evaluator = {"func": "compare_archive", "result": result, "expected": gold}
-        if leads_out:  # no reward and no score: docs/sandbox.md says why
-            with pytest.raises(EnvError, match=r"compare_archive failed: .*(Read-only|Permission|No such file)"):
-                scored(client, machine, replace(TASK, evaluator=evaluator))
-        else:
-            assert scored(client, machine, replace(TASK, evaluator=evaluator)) == 1.0
+        assert scored(client, machine, replace(TASK, evaluator=evaluator)) == float(not leads_out)
     assert not Path(out).exists()
 
 
-def test_a_metric_that_hangs_on_the_agents_file_is_no_score(
-    client: Client, machine: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def member(name: str, data: bytes = b"") -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.size = len(data)
+    return info, data
+
+
+def no_file(name: str, kind: bytes, to: str = "") -> tuple[tarfile.TarInfo, bytes]:
+    info = tarfile.TarInfo(name)
+    info.type, info.linkname = kind, to
+    return info, b""
+
+
+def tar_of(path: Path, *members: tuple[tarfile.TarInfo, bytes]) -> dict[str, str]:
+    """A file of the machine, and how it is asked for."""
+    with tarfile.open(path, "w") as tar:
+        for info, data in members:
+            tar.addfile(info, io.BytesIO(data))
+    return {"type": "vm_file", "path": str(path), "dest": path.name}
+
+
+@pytest.mark.attack("agent")
+@pytest.mark.parametrize("attack", ["a link to it", "a link to where it is", "written over", "a pipe"])
+def test_an_archive_that_leads_to_the_expected_one_scores_0(
+    client: Client, machine: int, tmp_path: Path, attack: str
 ) -> None:
-    with tarfile.open(tmp_path / "a.tar", "w") as tar:
-        pipe = tarfile.TarInfo("a.txt")
-        pipe.type = tarfile.FIFOTYPE
-        tar.addfile(pipe)
-    file = {"type": "vm_file", "path": str(tmp_path / "a.tar"), "dest": "a.tar"}
-    evaluator = {"func": "compare_archive", "result": file, "expected": {**file, "dest": "gold.tar"}}
-    monkeypatch.setattr(evaluators, "METRIC_S", 5.0)
-    with pytest.raises(EnvError, match="compare_archive failed: it did not answer within 5 s"):
+    """Its place beside the agent's own file is known to everybody who reads OSWorld's code."""
+    bad = b"what the agent has"
+    tar_of(tmp_path / "inner.tar", member("a.txt", bad))
+    members = {
+        "a link to it": [no_file("a.txt", tarfile.SYMTYPE, "../gold_gold/a.txt")],
+        "a link to where it is": [no_file("a.txt", tarfile.SYMTYPE, "/arpo/tmp/files/t/gold_gold/a.txt")],
+        "written over": [member("a.txt", bad), member("../gold.tar", (tmp_path / "inner.tar").read_bytes())],
+        "a pipe": [no_file("a.txt", tarfile.FIFOTYPE)],
+    }[attack]
+    gold = tar_of(tmp_path / "gold.tar", member("a.txt", b"what is wanted"))
+    found = tar_of(tmp_path / "found.tar", *members)
+    evaluator = {"func": "compare_archive", "result": found, "expected": gold}
+    assert scored(client, machine, replace(TASK, evaluator=evaluator)) == 0.0
+    right = tar_of(tmp_path / "found.tar", member("a.txt", b"what is wanted"))
+    assert scored(client, machine, replace(TASK, evaluator={**evaluator, "result": right})) == 1.0
+
+
+@pytest.mark.attack("agent")
+def test_a_book_whose_pages_are_the_expected_ones_does_not_score(client: Client, machine: int, tmp_path: Path) -> None:
+    def book(name: str, page: str) -> dict[str, str]:
+        with zipfile.ZipFile(tmp_path / name, "w") as packed:
+            packed.writestr(page, "<p>wanted</p>")
+        return {"type": "vm_file", "path": str(tmp_path / name), "dest": name}
+
+    gold = book("gold.epub", "page.html")
+    evaluator = {"func": "compare_epub", "result": book("found.epub", "../gold.epub.dir/page.html"), "expected": gold}
+    with pytest.raises(EnvError, match=r"compare_epub failed: .*No such file"):  # no reward and no score
         scored(client, machine, replace(TASK, evaluator=evaluator))
+    evaluator["result"] = book("found.epub", "page.html")
+    assert scored(client, machine, replace(TASK, evaluator=evaluator)) == 1.0
+
+
+@pytest.mark.attack("agent")
+def test_a_number_in_the_agents_table_is_no_reward_above_1(client: Client, machine: int, tmp_path: Path) -> None:
+    with contextlib.closing(sqlite3.connect(tmp_path / "a.sqlite")) as table:
+        table.execute("CREATE TABLE t AS SELECT 1000 AS n")
+        table.commit()
+    file = {"type": "vm_file", "path": str(tmp_path / "a.sqlite"), "dest": "a.sqlite"}
+    rules = {"type": "rule", "rules": {"sql": "SELECT n FROM t"}}
+    evaluator = {"func": "run_sqlite3", "result": file, "expected": rules}
+    assert scored(client, machine, replace(TASK, evaluator=evaluator)) == 1.0
 
 
 def test_a_getter_cannot_write_to_the_host_either(client: Client, machine: int, tmp_path: Path) -> None:
@@ -201,4 +253,4 @@ def test_it_may_ask_back_for_nothing_but_a_metric(client: Client) -> None:
 def test_pickled_values_reach_metrics_as_they_are() -> None:
     metrics = evaluators.evaluators(str(CLIENT))
     pickled = base64.b64encode(pickle.dumps((({"a": (1, 2)}, {"expected": {"a": (1, 2)}}), {}))).decode()
-    assert metrics.score({"metric": "exact_match", "pickled": pickled, "files": {}}) == 1.0
+    assert metrics.score({"metric": "exact_match", "pickled": pickled}, {}) == 1.0

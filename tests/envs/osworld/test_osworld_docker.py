@@ -185,9 +185,11 @@ def test_what_the_machine_says_is_not_run_here(env: OsworldEnv, tmp_path: Path) 
     assert not list(tmp_path.iterdir())
 
 
-def test_a_spare_is_kept_only_where_there_is_room(env: OsworldEnv, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spare_is_kept_only_where_there_is_room(
+    env: OsworldEnv, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     each_mb = 1024 * STANDIN.memory_gb
-    monkeypatch.setattr(memory, "PLACES", f"arpo-test-{os.getpid()}")  # a machine of its own
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # a machine of its own
     for free_mb in (0.5 * each_mb, 1.5 * each_mb):
         monkeypatch.setattr(memory, "free_mb", lambda free_mb=free_mb: free_mb)
         env.reset(TASK, 0)

@@ -23,18 +23,11 @@ from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Ran, Sandbox
 from arpo.envs.desktop.setup import COMMAND_S
 from arpo.envs.desktop.shims import guest
+from arpo.envs.desktop.wire import Refused
 
 TREE = guest("accessibility.py")  # it runs inside
 VIDEO = "/tmp/recording.mp4"
 FRAMES_A_SECOND = 10
-
-
-class Refused(Exception):
-    """What the client asked for cannot be had: an HTTP status and a line."""
-
-    def __init__(self, status: int, message: str) -> None:
-        super().__init__(message)
-        self.status = status
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,14 +11,16 @@ A spare that does not fit into memory is given up.
 import contextlib
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import replace
-from pathlib import Path
 
 from arpo.agent.actions import ENDING, Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.envs.base import refuse_bad_action
 from arpo.envs.desktop.checks import score
 from arpo.envs.desktop.files import FileSource
+from arpo.envs.desktop.gvisor import GVISOR_MB, Wall
+from arpo.envs.desktop.gvisor import refuse as refuse_wall
 from arpo.envs.desktop.home import template
 from arpo.envs.desktop.keys import keysyms, typed
 from arpo.envs.desktop.needs import refuse, refuse_size
@@ -26,12 +28,13 @@ from arpo.envs.desktop.sandbox import CALL_S, Sandbox, missing
 from arpo.envs.desktop.setup import prepare
 from arpo.envs.evaluators import evaluators
 from arpo.envs.memory import DESKTOP_MB, free_mb, reserved
-from arpo.errors import ActionError, ConfigError, EnvError
+from arpo.errors import ActionError, ConfigError, EnvError, Ruined
 from arpo.images import Pixels, observe
 from arpo.types import Observation, Task
 
 SETTLE_S = 2.0  # at most, after an action; OSWorld's clients wait as long after every one
 START_SETTLE_S = 10.0  # at most, after a task is set up: large programs draw for a while
+STEP_S = 40.0  # for an action; env.step_s must leave time to find out who kept it
 QUIET_S, BUSY = 0.06, 0.1  # nothing drawn for so long, and less than this share of a core used or wanted
 WAIT_S = 1.0  # what the action Wait waits, before the screen settles
 LONGEST_TEXT = 20_000  # characters typed in one action; a program takes a millisecond for each
@@ -43,9 +46,8 @@ NOTCHES = 5  # of the wheel, for one gesture
 class Ready:
     """A desktop that comes up by itself: bare, or set up for a task and settled."""
 
-    def __init__(self, size: tuple[int, int], home: Path, task: Task | None, files: FileSource) -> None:
-        self.task = task
-        self.sandbox = Sandbox(size, home)
+    def __init__(self, sandbox: Sandbox, task: Task | None, files: FileSource) -> None:
+        self.sandbox, self.task = sandbox, task
         self._files = files
         self._up: Future[None] = Future()
         threading.Thread(target=self._bring_up, daemon=True).start()
@@ -74,17 +76,28 @@ class Ready:
 
 
 class DesktopEnv:
-    """See the module. `files`: where the files of tasks are (files.py); `osworld_python`: see ../evaluators.py."""
+    """See the module. `files`: where the files of tasks are (files.py); `osworld_python`: see ../evaluators.py.
+
+    `wall`: what is around its sandboxes (gvisor.py).
+    """
 
     def __init__(
-        self, size: tuple[int, int] = (1280, 720), files: str | None = None, osworld_python: str | None = None
+        self,
+        size: tuple[int, int] = (1280, 720),
+        files: str | None = None,
+        osworld_python: str | None = None,
+        wall: Wall = "bubblewrap",
+        allow_weaker_sandbox: bool = False,
     ) -> None:
         if why := missing():
             raise ConfigError(f"env.name=desktop: programs are missing; {why}")
+        refuse_wall(wall)
         refuse_size(size)
-        self.size = size
+        self.size, self.wall = size, wall
+        self._mb = DESKTOP_MB + (GVISOR_MB if wall == "gvisor" else 0)
         self.ended = True
         self.settle_s = 0.0  # what the last settling took
+        self._weaker = allow_weaker_sandbox
         self._settings = {"files": files, "osworld_python": osworld_python}
         self._files = FileSource(files)
         self._osworld = evaluators(osworld_python) if osworld_python else None
@@ -93,7 +106,7 @@ class DesktopEnv:
         self._current: Ready | None = None
         self._spare: Ready | None = None
         with contextlib.ExitStack() as held:
-            held.enter_context(reserved())
+            held.enter_context(reserved(self._mb))
             self._spare = self._start(None)
             self._held = held.pop_all()
 
@@ -124,7 +137,7 @@ class DesktopEnv:
         if self._current is not None:
             self._current.sandbox.close()
         self._current = self._ready_for(task)
-        self._spare = self._start(task if again else None) if _room() else None
+        self._spare = self._start(task if again else None) if _room(self._mb) else None
         self._task, self.ended, self.settle_s = task, False, 0.0
 
     def perform(self, action: Action) -> None:
@@ -134,25 +147,48 @@ class DesktopEnv:
         if isinstance(action, ENDING):
             self.ended = True
         else:
-            self._do(action)
-            settled = self.sandbox.ask("settle", limit_s=SETTLE_S, quiet_s=QUIET_S, busy=BUSY)
+            deadline = time.monotonic() + STEP_S
+            with self._judged():
+                self._do(action)
+                left_s = max(2 * SETTLE_S, deadline - time.monotonic())
+                settled = self.sandbox.ask("settle", left_s, limit_s=SETTLE_S, quiet_s=QUIET_S, busy=BUSY)
             self.settle_s = float(settled["settle_s"])
         self._last = action
-        if not _room():
+        if not _room(self._mb):
             self.give_up_spare()
 
     def pixels(self) -> Pixels:
-        return self.sandbox.screenshot()
+        with self._judged():
+            return self.sandbox.screenshot()
 
     def score(self) -> float:
         assert self._task is not None, "reset first"
+        with self._judged():
+            return self._score(self._task)
+
+    def _score(self, task: Task) -> float:
         self.sandbox.ask("pointer")  # a dead X server is no score
-        if not self._task.feasible:
+        if not task.feasible:
             return float(isinstance(self._last, Fail))
         if isinstance(self._last, Fail):
             return 0.0
         answer = self._last.answer if isinstance(self._last, Finish) else ""
-        return score(self.sandbox, self._task, answer, self._files, self._osworld)
+        return score(self.sandbox, task, answer, self._files, self._osworld)
+
+    @contextlib.contextmanager
+    def _judged(self) -> Iterator[None]:
+        """Ruined where the machine fails and the agent alone can have caused it."""
+        try:
+            yield
+        except EnvError as failure:
+            try:
+                why = self.sandbox.verdict()
+            except (EnvError, ValueError):  # nothing is known
+                why = ""
+            if why:
+                self.ended = True
+                raise Ruined(f"the agent has ended its computer: {why}") from failure
+            raise
 
     def close(self) -> None:
         self.ended = True
@@ -173,7 +209,8 @@ class DesktopEnv:
             self._spare = None
 
     def _start(self, task: Task | None) -> Ready:
-        return Ready(self.size, template(self.size), task, self._files)
+        sandbox = Sandbox(self.size, template(self.size), self._weaker, self.wall)
+        return Ready(sandbox, task, self._files)
 
     def _ready_for(self, task: Task) -> Ready:
         """The spare where it is of use, else a new one, set up."""
@@ -204,7 +241,7 @@ class DesktopEnv:
             case Type(text):
                 if len(text) > LONGEST_TEXT:
                     raise ActionError(f"{len(text)} characters are too many to type at once: at most {LONGEST_TEXT}")
-                ask("type", CALL_S + len(text) / 100, keysyms=typed(text))
+                ask("type", min(STEP_S, CALL_S + len(text) / 100), keysyms=typed(text))
             case Hotkey(keys, phase):
                 ask("press", keysyms=keysyms(keys), phase=phase)
             case Wait():
@@ -226,6 +263,6 @@ def _of_use(spare: Ready, task: Task) -> bool:
     return True
 
 
-def _room() -> bool:
+def _room(mb: float) -> bool:
     """Whether a spare may be kept: one that costs others their place is none."""
-    return free_mb() > 2 * DESKTOP_MB
+    return free_mb() > 2 * mb

@@ -8,7 +8,9 @@ address that a task names, and nothing outside the folder is read, whatever that
 first, and what then lies elsewhere is not there.
 """
 
+import http.client
 import os
+import time
 import urllib.error
 import urllib.parse
 import urllib.request
@@ -17,7 +19,9 @@ from pathlib import Path
 
 from arpo.errors import EnvError
 
-FETCH_S = 60.0
+FETCH_S = 60.0  # for all of it
+LARGEST = 256 << 20  # bytes: no more would fit into the sandbox
+PIECE = 1 << 20
 REVISION = "/resolve/main/"  # what follows it is the path in the hub's repository
 
 
@@ -45,17 +49,20 @@ class FileSource:
             beside = self._beside(url)
             assert beside is not None
             try:
-                return beside.read_bytes()
+                with beside.open("rb") as file:
+                    data = file.read(LARGEST + 1)
             except OSError as error:
                 raise EnvError(f"{beside}: {error.strerror}") from error
+            return _not_too_large(data, str(beside))
         assert self.where is not None
         address = f"{self.where.rstrip('/')}/{urllib.parse.quote(_paths(url)[0])}"
         try:
-            with urllib.request.urlopen(address, timeout=FETCH_S) as reply:
-                data: bytes = reply.read()
-        except (urllib.error.URLError, TimeoutError) as error:
+            return _not_too_large(_fetched(address), address)
+        except urllib.error.HTTPError as error:
+            error.close()  # it is the reply, too
             raise EnvError(f"{address}: {error}") from error
-        return data
+        except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: an address that is none
+            raise EnvError(f"{address}: {error}") from error
 
     @property
     def _remote(self) -> bool:
@@ -65,10 +72,31 @@ class FileSource:
         assert self.where is not None
         folder = os.path.realpath(os.path.expanduser(self.where))
         for path in _paths(url):
-            place = os.path.realpath(os.path.join(folder, path.lstrip("/")))
+            try:
+                place = os.path.realpath(os.path.join(folder, path.lstrip("/")))
+            except ValueError:  # characters that no file's name has
+                continue
             if Path(place).is_relative_to(folder) and os.path.isfile(place):
                 return Path(place)
         return None
+
+
+def _fetched(address: str) -> bytes:
+    deadline, data = time.monotonic() + FETCH_S, bytearray()
+    with urllib.request.urlopen(address, timeout=FETCH_S) as reply:
+        while len(data) <= LARGEST and (piece := reply.read1(PIECE)):
+            data += piece
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"it has not come within {FETCH_S:g} s")
+        if reply.length and len(data) <= LARGEST:
+            raise http.client.IncompleteRead(bytes(data), reply.length)
+    return bytes(data)
+
+
+def _not_too_large(data: bytes, place: str) -> bytes:
+    if len(data) > LARGEST:
+        raise EnvError(f"{place}: is larger than {LARGEST >> 20} MB")
+    return data
 
 
 def _paths(url: str) -> list[str]:

@@ -8,7 +8,6 @@ program asks first-run questions, shows tips, restores a session, blinks a caret
 screen would keep it from settling, and takes the agent's attention.
 """
 
-import fcntl
 import hashlib
 import os
 import shutil
@@ -22,11 +21,13 @@ from rich.console import Console
 
 from arpo.envs.desktop.checks.getters import VIDEO
 from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.private import WRITE, locked, refuse_shared
 from arpo.envs.progress import doing
 from arpo.errors import ConfigError, EnvError
 
 WINDOW_S = 60.0  # for the first window of a program, on a busy machine
 ENDED_S = 10.0  # for its processes, after its last window
+MADE_S = 600.0  # for another process that is making the same
 STILL_S = 1.0  # nothing drawn for so long: it is up
 FIRST = "first desktop of {}x{}, some 20 s: starting {}"
 
@@ -79,12 +80,12 @@ def template(size: tuple[int, int]) -> Path:
     """The tar file, made now where there is none. Several processes may ask at once: one makes it."""
     folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "arpo"
     path = folder / "home-{}x{}-{}.tar".format(*size, _key())
-    if path.exists():
-        return path
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with (folder / "home.lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        folder.mkdir(0o755, parents=True, exist_ok=True)
+        refuse_shared(folder, WRITE, "XDG_CACHE_HOME")  # else another user could put a home of theirs there
+        if path.exists():
+            return path
+        with locked("home", MADE_S):
             if not path.exists():
                 with doing(Console(stderr=True, highlight=False)) as now:
                     _write(path, made(size, lambda part: now(FIRST.format(*size, part))))
@@ -97,7 +98,7 @@ def made(size: tuple[int, int], now: Callable[[str], object]) -> bytes:
     """A new home folder as a tar file. `now` hears which part of the work begins."""
     starts = [[program, *more] for program, every in PROGRAMS.items() if shutil.which(program) for more in every]
     now("an X server")
-    with Sandbox(size) as sandbox:
+    with Sandbox(size, weaker=True) as sandbox:  # no agent is in it
         sandbox.wait()
         sandbox.run("mkdir -p .config/google-chrome && ln -s google-chrome .config/chromium")  # the shim's profile, too
         for name, text in {**SETTINGS, **_libreoffice(), **_openbox(sandbox)}.items():

@@ -6,6 +6,7 @@ refuse(task, {"files": "osworld-files", "osworld_python": "osworld/bin/python"})
 """
 
 import inspect
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,6 +28,14 @@ def refuse_size(size: tuple[int, int]) -> None:
 
 
 def refuse(task: Task, settings: dict[str, Any]) -> None:
+    try:
+        _refuse(task, settings)
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError, re.error) as error:
+        # Deep in a task, anything may be of another kind than what is done with it here.
+        raise TaskError(f"{task.id}: not as a task should be: {type(error).__name__}: {error}") from None
+
+
+def _refuse(task: Task, settings: dict[str, Any]) -> None:
     files, osworld_python = settings.get("files"), settings.get("osworld_python")
     refuse_malformed(task)
     if steps := unknown_steps(task):
@@ -50,7 +59,7 @@ def refuse(task: Task, settings: dict[str, Any]) -> None:
         raise TaskError(f"{task.id}: this environment lacks its checkers {', '.join(lacking)}{hint}")
     try:
         refuse_broken_checks(task)
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, re.error) as error:
         raise TaskError(f"{task.id}: its checker is not as it should be: {error}") from None
     for program in _programs(task):
         if why := not_installed(program):

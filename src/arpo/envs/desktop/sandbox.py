@@ -24,7 +24,7 @@ import struct
 import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future
+from concurrent.futures import Future, InvalidStateError
 from concurrent.futures import TimeoutError as NoAnswer
 from dataclasses import dataclass
 from itertools import count
@@ -34,9 +34,10 @@ from typing import Any, Self
 import numpy as np
 
 from arpo.envs.bubblewrap import SUPERVISE, end, held, nobody, refuse_no_sandbox, system
-from arpo.envs.desktop import shims
-from arpo.envs.memory import new_group, remove
-from arpo.errors import ConfigError, EnvError
+from arpo.envs.desktop import gvisor, shims
+from arpo.envs.desktop.gvisor import Wall
+from arpo.envs.memory import new_group, overruns, remove
+from arpo.errors import ConfigError, EnvError, Ruined
 from arpo.images import Pixels
 
 PROGRAMS = {"bwrap": "bubblewrap", "Xvfb": "xvfb", "openbox": "openbox", "dbus-daemon": "dbus"}
@@ -50,9 +51,18 @@ MOST_PROCESSES = 512  # of one desktop, threads included
 SIZES_MB = {"/home/user": 256, "/tmp": 256, "/dev/shm": 64, "/run": 32}  # what it may write, in memory
 MEMORY_MB = 2048  # what it may take, these files among it, where control groups can be made
 SCREEN_HEADER = 1 << 14  # at most, before the pixels
-NO_FILE = -1
+STDOUT, NO_FILE = 1, -1
+LONGEST_REPLY = 1 << 28  # bytes: a file of 64 MB, as text, is a third of it
+PIECE = 8 << 20  # bytes of a file that are sent at once
+WEAKER = "desktops would lack walls here: {}; to accept that: --allow-weaker-sandbox"
 LOST = {"error": "the desktop has ended", "fatal": True}
-RESIDENT = ("__init__.py", "inside.py", "screen.py", "programs.py")  # of the folder `guest`: its first process
+RESIDENT = "__init__.py inside.py programs.py screen.py starter.py walls.py witness.py".split()  # of the folder `guest`
+PRIVILEGES = (
+    "CAP_SYS_ADMIN",
+    "CAP_SYS_RESOURCE",
+    "CAP_SETFCAP",
+    "CAP_SETPCAP",
+)  # to build the inner walls with; then they go
 START = "import sys; sys.path.insert(0, '/arpo'); from guest.inside import main; main()"
 INSIDE = ("/usr/bin/python3", "-I", "-c", START)
 
@@ -69,11 +79,13 @@ CHROMIUM = (  # nothing asked, nothing moving, nothing fetched, few processes
     "--disable-smooth-scrolling --force-prefers-reduced-motion --wm-window-animations-disabled "
     "--disable-gpu --in-process-gpu --renderer-process-limit=2"
 )
+MACHINE = "00000000000000000000000000000001\n"
 FILES = {
     "/etc/passwd": "root:x:0:0::/root:/bin/sh\nuser:x:1000:1000:user:/home/user:/bin/bash\n",
     "/etc/group": "root:x:0:\nuser:x:1000:\n",
     "/etc/hosts": "127.0.0.1 localhost desktop\n",
-    "/etc/machine-id": "00000000000000000000000000000001\n",
+    "/etc/machine-id": MACHINE,
+    "/var/lib/dbus/machine-id": MACHINE,
     "/etc/chromium.d/still": f'CHROMIUM_FLAGS="$CHROMIUM_FLAGS {CHROMIUM}"\n',  # in place of the host's own
 }
 SURROUNDINGS = {
@@ -108,17 +120,28 @@ class Ran:
 class Sandbox:
     """See the module. It is being started when it is made; `wait` says when it is ready.
 
-    `template`: a tar file that is unpacked as its home (home.py). `more`: variables of all programs' surroundings.
+    `template`: a tar file that is unpacked as its home (home.py). `weaker`: it may lack walls that this kernel has not
+    got; without, that is a ConfigError. `wall`: gvisor.py has the second one. `more`: variables of all programs'
+    surroundings.
     """
 
-    def __init__(self, size: tuple[int, int], template: Path | None = None, **more: str) -> None:
+    def __init__(
+        self,
+        size: tuple[int, int],
+        template: Path | None = None,
+        weaker: bool = False,
+        wall: Wall = "bubblewrap",
+        **more: str,
+    ) -> None:
         if why := missing():
             raise ConfigError(f"programs are missing for desktops; {why}")
-        self.size = size
+        gvisor.refuse(wall)
+        self.size, self.wall = size, wall
         self._numbers = count()
         self._pending: dict[int, Future[Any]] = {}
         self._sending, self._starting = threading.Lock(), threading.RLock()
-        self._lost = False
+        self._lost, self._was_full, self._weaker = False, False, weaker
+        self.lacking: list[str] = []  # walls
         self._listener: threading.Thread | None = None
         with contextlib.ExitStack() as ours, contextlib.ExitStack() as theirs:
             self._connection, connection = socket.socketpair()
@@ -127,18 +150,25 @@ class Sandbox:
             self._connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(CALL_S), 0))
             self._pixels = ours.enter_context(_memory(4 * size[0] * size[1] + SCREEN_HEADER))
             texts = {**FILES, **shims.files(), **{f"/arpo/guest/{name}": shims.guest(name) for name in RESIDENT}}
-            files = {name: theirs.enter_context(held(text)) for name, text in texts.items()}
             home = theirs.enter_context(template.open("rb")).fileno() if template else NO_FILE
-            numbers = (connection.fileno(), self._pixels, home, *size, MOST_PROCESSES)
+            numbers = (STDOUT, self._pixels, home, *size, MOST_PROCESSES, int(wall == "gvisor"))
+            inside = [*INSIDE, *map(str, numbers)]
+            if wall == "gvisor":
+                inside, texts[gvisor.CONFIG] = gvisor.inside(numbers, {**SURROUNDINGS, **more}, SIZES_MB, PRIVILEGES)
+            files = {name: theirs.enter_context(held(text)) for name, text in texts.items()}
+            if wall == "gvisor" and template:
+                files[gvisor.HOME] = home
             self.group = new_group(MEMORY_MB)
+            if self.group is None:
+                self.lacking.append("a limit of memory (no control group can be made)")
             ours.callback(remove, self.group)
             try:
                 self._process = subprocess.Popen(
-                    ["sh", "-c", SUPERVISE, self.group or "", *nobody(), *_bwrap(files), *INSIDE, *map(str, numbers)],
+                    ["sh", "-c", SUPERVISE, self.group or "", *nobody(), *_bwrap(files, wall), *inside],
                     stdin=subprocess.PIPE,
-                    stdout=subprocess.DEVNULL,
+                    stdout=connection.fileno(),
                     stderr=subprocess.PIPE,
-                    pass_fds=[fd for fd in (*numbers[:3], *files.values()) if fd != NO_FILE],
+                    pass_fds=[fd for fd in (self._pixels, home, *files.values()) if fd != NO_FILE],
                     env={**SURROUNDINGS, **more},
                     start_new_session=True,  # what ends this process's group must leave it to clear up
                 )
@@ -165,13 +195,19 @@ class Sandbox:
     def _wait(self, limit_s: float) -> None:
         try:
             self._connection.settimeout(limit_s)
-            ready = self._connection.recv(1)
+            ready = b""
+            while not ready.endswith(b"\n") and (more := self._connection.recv(1 << 12)):
+                ready += more
         except OSError:  # also: closed already
             ready = b""
         if not ready:
             said = self._last_words()
             refuse_no_sandbox(said)
             raise EnvError(f"the desktop did not start: {said}")
+        self.lacking += json.loads(ready) if self.wall == "bubblewrap" else gvisor.lacking(json.loads(ready))
+        if self.lacking and not self._weaker:
+            self.close()
+            raise ConfigError(WEAKER.format(", ".join(self.lacking)))
         self._connection.settimeout(None)
         self._screen = mmap.mmap(self._pixels, 0, flags=mmap.MAP_SHARED | mmap.MAP_POPULATE, prot=mmap.PROT_READ)
         self._ours.callback(self._screen.close)
@@ -193,15 +229,21 @@ class Sandbox:
 
     def ask(self, what: str, within_s: float = CALL_S, **arguments: Any) -> Any:
         """One request to guest/inside.py. ValueError where it was refused; EnvError where the desktop is lost."""
+        return self._ask(what, within_s, arguments)
+
+    def _ask(self, what: str, within_s: float, arguments: dict[str, Any], hand: int | None = None) -> Any:
+        """`hand`: an open file that goes with the request."""
         self.wait()
         number, future = next(self._numbers), Future[Any]()
         self._pending[number] = future
         if self._lost:
-            future.set_result(LOST)
-        request = json.dumps({"id": number, "do": what, "with": arguments}).encode() + b"\n"
+            _give(future, LOST)
+        said = {"id": number, "do": what, "with": arguments, "handed": hand is not None}
+        request = json.dumps(said).encode() + b"\n"
         try:
             with self._sending:
-                self._connection.sendall(request)
+                sent = 0 if hand is None else socket.send_fds(self._connection, [request], [hand])
+                self._connection.sendall(request[sent:])
             reply = future.result(within_s)
         except NoAnswer:
             raise EnvError(f"{what}: the desktop did not answer within {within_s:g} s") from None
@@ -210,7 +252,7 @@ class Sandbox:
         finally:
             self._pending.pop(number, None)
         if "error" in reply:
-            raise (EnvError if reply["fatal"] else ValueError)(f"{what}: {reply['error']}")
+            raise (EnvError if reply.get("fatal", True) else ValueError)(f"{what}: {reply['error']}")
         return reply["is"] if reply["fd"] is None else reply["fd"]
 
     def screenshot(self) -> Pixels:
@@ -229,9 +271,19 @@ class Sandbox:
             rgb[:, :, i] = pixels[:, :, 2 - i]
         return rgb
 
-    def run(self, argv: Sequence[str] | str, limit_s: float = 120.0, cwd: str | None = None, **more: str) -> Ran:
-        """Run a command to its end: a list of words, or a line for the shell. `more`: variables of its surroundings."""
-        arguments = {"argv": argv, "shell": isinstance(argv, str), "cwd": cwd, "more": more}
+    def run(
+        self,
+        argv: Sequence[str] | str,
+        limit_s: float = 120.0,
+        cwd: str | None = None,
+        check: bool = False,
+        **more: str,
+    ) -> Ran:
+        """Run a command to its end: a list of words, or a line for the shell. `more`: variables of its surroundings.
+
+        `check`: it looks at what the agent did; an agent that has used up its processes is no hindrance.
+        """
+        arguments = {"argv": argv, "shell": isinstance(argv, str), "cwd": cwd, "more": more, "check": check}
         return Ran(**self.ask("run", limit_s + CALL_S, limit_s=limit_s, **arguments))
 
     def launch(self, argv: Sequence[str] | str, cwd: str | None = None, **more: str) -> int:
@@ -239,36 +291,80 @@ class Sandbox:
         pid: int = self.ask("launch", argv=argv, shell=isinstance(argv, str), cwd=cwd, more=more)
         return pid
 
+    @contextlib.contextmanager
+    def frozen(self, but: Sequence[str] = ()) -> Iterator[None]:
+        """All programs stand still in the block: what is started there is disturbed by none, and what it sees stays.
+
+        Then they go on, since a score may be asked for in the middle of an episode. `but`: paths of programs that are
+        asked something. What runs there may be the agent's own code, in whatever program it is. Ruined where a program
+        that should stand still did not: nothing but what an agent has arranged wakes one.
+        """
+        self.ask("freeze", but=list(but))
+        try:
+            yield
+        finally:
+            ran = self.ask("thaw")
+        if ran:
+            raise Ruined(f"{len(ran)} programs did not stand still while a check looked at what they had done")
+
+    def verdict(self) -> str:
+        """What the agent did to end this desktop; empty where it lives, or something else may have ended it."""
+        if self._lost:
+            return "its programs took all memory that it may have" if self._was_full else ""
+        return str(self.ask("verdict", full=self._full()))
+
+    def _full(self) -> bool:
+        """Whether programs were ended since they took more memory than the desktop may have."""
+        try:
+            return self.group is not None and all(overruns(self.group))
+        except OSError:  # it is gone
+            return False
+
     def connect(self, port: int) -> socket.socket:
         """A connection to a port inside. ValueError where nothing listens there."""
-        return socket.socket(fileno=self.ask("connect", port=port))
+        if self.wall == "bubblewrap":
+            return socket.socket(fileno=self.ask("connect", port=port))
+        with contextlib.ExitStack() as unless_connected:  # gVisor hands no open file out
+            ours, theirs = socket.socketpair()
+            unless_connected.enter_context(ours)
+            with theirs:
+                self._ask("relay", CALL_S, {"port": port}, hand=theirs.fileno())
+            unless_connected.pop_all()
+            return ours
 
     def read(self, path: str) -> bytes:
         """A file inside. ValueError where it cannot be read."""
         return base64.b64decode(self.ask("read", path=path))
 
     def write(self, path: str, data: bytes) -> None:
-        self.ask("write", path=path, data=base64.b64encode(data).decode())
+        for start in range(0, len(data) or 1, PIECE):  # a request is held several times while it is on its way
+            piece = base64.b64encode(data[start : start + PIECE]).decode()
+            self.ask("write", path=path, data=piece, more=start > 0)
 
     def _listen(self) -> None:
-        """Answers go to who waits for them; at the end, all that is still waited for is lost."""
-        with contextlib.suppress(OSError, ValueError):
-            passed: list[int] = []  # files that came with replies, in their order
+        """Answers go to who waits for them; at the end, all that is still waited for is lost.
+
+        What is no answer is the end, too: else everybody would wait for one in vain.
+        """
+        passed: list[int] = []  # files that came with replies, in their order
+        with contextlib.suppress(OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError):
             for text in self._lines(passed):
                 reply = json.loads(text)
-                fd = passed.pop(0) if reply.get("passed") else None
-                if (future := self._pending.get(reply["id"])) is not None:
-                    future.set_result({**reply, "fd": fd})
-                elif fd is not None:
-                    os.close(fd)  # nobody waits any more
+                future = self._pending.get(reply["id"])
+                if "error" not in reply:
+                    reply = {"is": reply["is"], "fd": passed.pop(0) if reply.get("passed") else None}
+                if (future is None or not _give(future, reply)) and reply.get("fd") is not None:
+                    os.close(reply["fd"])  # nobody waits any more
+        for fd in passed:
+            os.close(fd)
+        self._was_full = self._full()  # while its control group is still there
         self._lost = True
         for future in list(self._pending.values()):
-            if not future.done():
-                future.set_result(LOST)
+            _give(future, LOST)
 
     def _lines(self, passed: list[int]) -> Iterator[bytes]:
         rest = bytearray()
-        while True:
+        while len(rest) <= LONGEST_REPLY:
             data, fds, _, _ = socket.recv_fds(self._connection, 1 << 18, 1)
             if not data:
                 return
@@ -286,6 +382,15 @@ class Sandbox:
         return said.splitlines()[-1] if said else f"status {self._process.returncode}, without a word"
 
 
+def _give(future: Future[Any], reply: dict[str, Any]) -> bool:
+    """False where it has one already."""
+    try:
+        future.set_result(reply)
+    except InvalidStateError:
+        return False
+    return True
+
+
 def missing(programs: Mapping[str, str] = PROGRAMS) -> str:
     """The command that installs what this machine lacks of some programs; empty where it lacks none."""
     lacking = {package for program, package in programs.items() if shutil.which(program) is None}
@@ -294,19 +399,19 @@ def missing(programs: Mapping[str, str] = PROGRAMS) -> str:
     return f"apt-get install -y --no-install-recommends {' '.join(sorted(lacking))}" if lacking else ""
 
 
-def _bwrap(files: dict[str, int]) -> list[str]:
+def _bwrap(files: dict[str, int], wall: Wall) -> list[str]:
     binds = [("--ro-bind-try", f"/etc/{name}", f"/etc/{name}") for name in ETC]
     parts: list[tuple[str, ...]] = [
-        ("bwrap", "--die-with-parent", "--new-session", "--unshare-all", "--unshare-user", "--disable-userns"),
-        ("--uid", "1000", "--gid", "1000", "--cap-drop", "ALL", "--hostname", "desktop"),
+        ("bwrap", "--die-with-parent", "--new-session", "--unshare-all", "--unshare-user"),
+        ("--uid", "0", "--gid", "0", "--cap-drop", "ALL", "--hostname", "desktop"),
+        gvisor.bwrap() if wall == "gvisor" else tuple(word for one in PRIVILEGES for word in ("--cap-add", one)),
         *system(),
         *binds,
         ("--ro-bind-try", "/var/cache/fontconfig", "/var/cache/fontconfig"),
-        ("--ro-bind-try", "/var/lib/dbus", "/var/lib/dbus"),
         ("--symlink", "/tmp", "/var/tmp"),
         ("--proc", "/proc", "--dev", "/dev"),
         *(("--size", str(mb << 20), "--tmpfs", name) for name, mb in SIZES_MB.items()),
-        ("--dir", "/run/user/1000", "--dir", "/run/arpo", "--dir", "/tmp/.X11-unix"),
+        ("--dir", "/run/user/1000", "--dir", "/run/arpo", "--dir", "/tmp/.X11-unix", "--dir", "/arpo/empty"),
         *(("--perms", "0755", "--ro-bind-data", str(fd), name) for name, fd in files.items()),
         *shims.mounts(),
         ("--remount-ro", "/", "--remount-ro", "/dev"),  # these folders themselves have no size that could be limited

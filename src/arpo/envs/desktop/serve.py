@@ -2,120 +2,134 @@
 
     server = Server((1920, 1080), port=5000)
     server.address          "127.0.0.1:5000:43101:0:43102", as a provider of OSWorld's client gives it
-    server.serve_forever()  until it is shut down
+    server.close()
 
 It listens on this machine's loopback only, and whatever a request asks for happens inside the sandbox. With a token,
 a request has to bring it: `Authorization: Bearer TOKEN`, or TOKEN as the password of basic authentication, which
 OSWorld's client, unmodified, sends for a host that is in the file $NETRC. Pages in a browser are refused; since a site
 may let its own name lead here, a server without a token is called by an address or as localhost and by no other name.
+All of that is judged before any of a body is read, and what a client can make large, many or slow has limits (wire.py).
 
 The calls and their answers are OSWorld's, but for two things: a program that is launched is waited for until it shows a
 window (the client then sleeps for a fixed time anyway), and `POST /reset` gives a fresh desktop, which is what a
 provider does to "revert to a snapshot". The second and fourth port lead to the ports 9222 (the browser's DevTools) and
-8080 (VLC's) inside; there is no VNC.
+8080 (VLC's) inside; there is no VNC. They are for programs, too, and not for pages.
 """
-
-from __future__ import annotations
 
 import base64
 import contextlib
 import hmac
-import ipaddress
 import json
+import os
 import re
 import socket
 import threading
+import time
 import urllib.parse
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, NoReturn
+from collections.abc import Callable
+from typing import Any, Self
 
-from arpo.envs.desktop.calls import CALLS, HttpReply, HttpRequest, Refused, answer
+from arpo.envs.desktop.calls import CALLS, HttpReply, HttpRequest, answer
 from arpo.envs.desktop.home import template
 from arpo.envs.desktop.needs import refuse_size
 from arpo.envs.desktop.sandbox import Sandbox
+from arpo.envs.desktop.wire import (
+    HEAD_S,
+    HOST,
+    PIECE,
+    Door,
+    Guest,
+    Head,
+    Held,
+    Refused,
+    hang_up,
+    readable,
+    refuse_name,
+    refuse_page,
+    user_of,
+)
 from arpo.errors import ArpoError, ConfigError, EnvError
 
-HOST = "127.0.0.1"
-LARGEST_BODY = 256 << 20  # no more would fit into the sandbox
-LITTLE = 1 << 16  # bytes
-SILENT_S = 60.0  # a client that neither sends nor takes anything for so long is left
+LARGEST_BODY = 256 << 20  # of an upload: no more would fit into the sandbox
+LARGEST_TEXT = 4 << 20  # of any other
+MOST_HELD = LARGEST_BODY + (64 << 20)  # bodies and replies of all connections
+WEIGHT = 64  # bytes of memory that a byte of text takes at most when it is read: a list in a list, 44
+MOST_FIELDS = 100  # of a form
+LARGEST_PART_HEAD = 8 << 10
+RELAY_IDLE_S = 600.0
 DEVTOOLS, VLC = 9222, 8080  # ports inside that checkers look at
+RESET = ("POST", "/reset")
 ACCESSIBLE = {"NO_AT_BRIDGE": "0", "QT_LINUX_ACCESSIBILITY_ALWAYS_ON": "1"}
+FORM, FILES = "application/x-www-form-urlencoded", "multipart/form-data"
 
 
-class Handler(BaseHTTPRequestHandler):
-    """One request."""
+class Handler:
+    """The requests of one connection, one after the other."""
 
-    server: Server
-    protocol_version = "HTTP/1.1"
-    timeout = SILENT_S
+    def __init__(self, server: "Server", guest: Guest) -> None:
+        self._server, self._guest, self._wire = server, guest, guest.wire
 
-    def do_GET(self) -> None:
-        self._answer()
+    def handle(self) -> None:
+        while self._one():
+            self._guest.idle()
+        self._wire.linger()
 
-    do_POST = do_GET
+    def _one(self) -> bool:
+        """A request and its reply. Whether another may follow."""
+        whole = keeps = False  # until the body has come, what follows is not known to be another request
+        with self._server.held.some() as take:
+            try:
+                head = self._wire.head()
+                if head is None:
+                    return False
+                self._judge(head)
+                self._guest.busy()
+                body = self._wire.body(head, take)
+                whole, keeps = True, head.keeps
+                reply = self._reply(head, body, take)
+                del body
+                take(len(reply.data))
+            except (Refused, ArpoError, ValueError, RecursionError) as error:
+                said = str(error)
+                reply = answer({"status": "error", "message": said, "error": said}, _status(error))
+            more = {"WWW-Authenticate": 'Basic realm="arpo"'} if reply.status == 401 else {}
+            self._wire.reply(reply.status, reply.kind, reply.data, more if keeps else more | {"Connection": "close"})
+        return whole and keeps
 
-    def _answer(self) -> None:
-        try:
-            reply = self._reply()
-        except (Refused, ArpoError, ValueError) as error:
-            reply = answer({"status": "error", "message": str(error), "error": str(error)}, _status(error))
-        self.send_response(reply.status)
-        self.send_header("Content-Type", reply.kind)
-        self.send_header("Content-Length", str(len(reply.data)))
-        if reply.status == 401:
-            self.send_header("WWW-Authenticate", 'Basic realm="arpo"')
-        if self.close_connection:
-            self.send_header("Connection", "close")
-        self.end_headers()
-        self.wfile.write(reply.data)
+    def _judge(self, head: Head) -> None:
+        """By its head alone: of a body that is refused nothing is kept."""
+        if not self._allowed(head):
+            raise Refused(401, "the token is missing or wrong: send it as Authorization: Bearer TOKEN")
+        refuse_page(head)
+        if self._server.token is None:
+            refuse_name(head)
+        if (head.method, head.path) not in CALLS and (head.method, head.path) != RESET:
+            raise Refused(404, f"{head.method} {head.path:.80}: is no call of OSWorld's server")
+        largest = LARGEST_BODY if _kind(head) == FILES else LARGEST_TEXT
+        if head.length > largest:
+            raise Refused(413, f"a body of this kind has a Content-Length of at most {largest >> 20} MB")
 
-    def _reply(self) -> HttpReply:
-        if not self._allowed():
-            self._refuse(401, "the token is missing or wrong: send it as Authorization: Bearer TOKEN")
-        if "Origin" in self.headers or self.headers.get("Sec-Fetch-Site", "none") != "none":
-            self._refuse(403, "pages in a browser may not use this server")
-        if self.server.token is None and not _is_here(self.headers.get("Host", HOST)):
-            self._refuse(403, "call this server by its address or as localhost; with a token any name will do")
-        body = self._body()
-        path = urllib.parse.urlsplit(self.path).path
-        if (self.command, path) == ("POST", "/reset"):
-            self.server.reset()
+    def _allowed(self, head: Head) -> bool:
+        if self._server.token is None:
+            return True
+        kind, _, text = head.headers.get("authorization", "").partition(" ")
+        value = text.encode("latin-1")
+        if kind.lower() == "basic":
+            with contextlib.suppress(ValueError):
+                value = base64.b64decode(value).partition(b":")[2]
+        return hmac.compare_digest(value, self._server.token.encode())
+
+    def _reply(self, head: Head, body: bytearray, take: Callable[[int], None]) -> HttpReply:
+        if (head.method, head.path) == RESET:
+            self._server.reset()
             return answer({"status": "success"})
-        call = CALLS.get((self.command, path))
-        if call is None:
-            raise Refused(404, f"{self.command} {path}: is no call of OSWorld's server")
-        request = HttpRequest(_fields(self.headers.get("Content-Type", ""), body))
+        if _kind(head) != FILES:
+            take((WEIGHT - 1) * len(body))
+        request = HttpRequest(_fields(head, body))
         try:
-            return call(self.server.sandbox, request)
+            return CALLS[head.method, head.path](self._server.sandbox, request)
         except (TypeError, AttributeError) as error:
             raise Refused(400, f"a field of the body is of the wrong kind ({error})") from error
-
-    def _refuse(self, status: int, message: str) -> NoReturn:
-        """Before a body is kept. A little of it is read: who is still sending would miss the reply."""
-        self.close_connection = True
-        length = self.headers.get("Content-Length", "0")
-        self.rfile.read(min(int(length), LITTLE) if length.isdigit() else 0)
-        raise Refused(status, message)
-
-    def _body(self) -> bytes:
-        length = self.headers.get("Content-Length", "0")
-        if "Transfer-Encoding" in self.headers or not length.isdigit() or int(length) > LARGEST_BODY:
-            self.close_connection = True  # what follows is not read
-            raise Refused(413, f"a request's body has a Content-Length of at most {LARGEST_BODY >> 20} MB")
-        return self.rfile.read(int(length))
-
-    def _allowed(self) -> bool:
-        if self.server.token is None:
-            return True
-        kind, _, value = self.headers.get("Authorization", "").partition(" ")
-        if kind == "Basic":
-            with contextlib.suppress(ValueError):
-                value = base64.b64decode(value).decode().partition(":")[2]
-        return hmac.compare_digest(value.encode(), self.server.token.encode())
-
-    def log_message(self, format: str, *arguments: Any) -> None:
-        """Nothing: screenshots come several times a second."""
 
 
 def _status(error: Exception) -> int:
@@ -129,20 +143,15 @@ def _status(error: Exception) -> int:
     return 400  # the desktop refused what it was asked
 
 
-def _is_here(host: str) -> bool:
-    """Whether a request's Host is localhost or an address: to these no site can lead its pages."""
-    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-    with contextlib.suppress(ValueError):
-        ipaddress.ip_address(name)
-        return True
-    return name == "localhost"
+def _kind(head: Head) -> str:
+    return head.headers.get("content-type", "").partition(";")[0].strip().lower()
 
 
-def _fields(kind: str, body: bytes) -> dict[str, Any]:
-    if kind.startswith("multipart/form-data"):
-        return _parts(kind, body)
-    if kind.startswith("application/x-www-form-urlencoded"):
-        return dict(urllib.parse.parse_qsl(body.decode(errors="replace")))
+def _fields(head: Head, body: bytearray) -> dict[str, Any]:
+    if _kind(head) == FILES:
+        return _parts(head.headers["content-type"], body)
+    if _kind(head) == FORM:
+        return dict(urllib.parse.parse_qsl(body.decode(errors="replace"), max_num_fields=MOST_FIELDS))
     if not body:
         return {}
     try:
@@ -154,107 +163,176 @@ def _fields(kind: str, body: bytes) -> dict[str, Any]:
     return fields
 
 
-def _parts(kind: str, body: bytes) -> dict[str, Any]:
+def _parts(kind: str, body: bytearray) -> dict[str, Any]:
     """Of a form with files: texts, and the bytes of what has a file name."""
-    boundary = re.search(r'boundary="?([^";]+)', kind)
+    boundary = re.search(r'boundary="?([^";]{1,70})', kind)  # 70: what the standard allows
     if boundary is None:
         raise Refused(400, "the form has no boundary")
+    line = b"--" + boundary[1].encode("latin-1")
     fields: dict[str, Any] = {}
-    for part in (b"\r\n" + body).split(b"\r\n--" + boundary[1].encode())[1:]:
-        head, _, data = part.partition(b"\r\n\r\n")
-        name = re.search(rb'\bname="([^"]*)"', head)
-        if name is not None:
-            fields[name[1].decode()] = data if b"filename" in head else data.decode(errors="replace")
-    return fields
+    begin = len(line) if body.startswith(line) else _after(body, b"\r\n" + line, 0)
+    for _ in range(MOST_FIELDS):
+        if begin < 0 or body.startswith(b"--", begin):
+            return fields
+        end = body.find(b"\r\n" + line, begin)
+        data = _after(body, b"\r\n\r\n", begin, min(end if end >= 0 else len(body), begin + LARGEST_PART_HEAD))
+        if data >= 0:
+            head = bytes(body[begin:data])
+            if name := re.search(rb'\bname="([^"]*)"', head):
+                value = bytes(memoryview(body)[data : end if end >= 0 else len(body)])
+                is_file = b"filename" in head
+                fields[name[1].decode(errors="replace")] = value if is_file else value.decode(errors="replace")
+        begin = end + 2 + len(line) if end >= 0 else -1
+    raise Refused(400, f"a form has at most {MOST_FIELDS} parts")
+
+
+def _after(body: bytearray, mark: bytes, begin: int, end: int | None = None) -> int:
+    """Where what follows a mark begins; -1 where there is none."""
+    found = body.find(mark, begin, end)
+    return found if found < 0 else found + len(mark)
 
 
 class Relay:
-    """A port of this machine's loopback that leads to one inside."""
+    """A port of this machine's loopback that leads to one inside, for programs and not for pages.
 
-    def __init__(self, server: Server, inside: int) -> None:
+    Neither DevTools nor VLC's port knows a token, and OSWorld's client has no way to send one there. Where the server
+    has a token, the relay is for programs of the same user instead.
+    """
+
+    def __init__(self, server: "Server", inside: int) -> None:
         self._server, self._inside = server, inside
-        self._listening = socket.create_server((HOST, 0))
-        self.port: int = self._listening.getsockname()[1]
-        threading.Thread(target=self._accept, daemon=True).start()
+        self.door = Door(0, self._handle)
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._listening.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
-        self._listening.close()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):  # closed
-            while True:
-                threading.Thread(target=self._join, args=(self._listening.accept()[0],), daemon=True).start()
-
-    def _join(self, outer: socket.socket) -> None:
-        with outer:
+    def _handle(self, guest: Guest) -> None:
+        with contextlib.ExitStack() as ended:
+            inside: Inside | None = None
             try:
-                inner = self._server.sandbox.connect(self._inside)
+                if self._server.token is not None and user_of(guest.wire.connection) not in (0, os.geteuid()):
+                    raise Refused(403, "with a token, this port is for programs of the server's user")
+                while (head := guest.wire.head(HEAD_S if inside is None else RELAY_IDLE_S)) is not None:
+                    refuse_page(head)
+                    refuse_name(head)
+                    length = head.length
+                    guest.busy()
+                    if inside is None:
+                        connection = self._server.sandbox.connect(self._inside)
+                        inside = ended.enter_context(Inside(connection, guest.wire.connection))
+                    inside.send(head.raw)
+                    for piece in guest.wire.pieces(length):
+                        inside.send(piece)
+                    if "upgrade" in head.headers:  # no HTTP any more, to its end
+                        inside.send(guest.wire.rest())
+                        inside.pump(guest.wire.connection, inside.connection)
+                        break
+                if inside is not None:
+                    inside.wait()
+            except Refused as error:
+                if inside is None:  # else a reply may be under way
+                    guest.wire.reply(error.status, "text/plain", f"{error}\n".encode(), {"Connection": "close"})
+                    guest.wire.linger()
             except (ValueError, EnvError):
-                return  # nothing listens inside: the client sees a connection that closes
-            with inner:
-                back = threading.Thread(target=_pump, args=(inner, outer), daemon=True)
-                back.start()
-                _pump(outer, inner)
-                back.join()
+                pass  # nothing listens inside: the client sees a connection that closes
 
 
-def _pump(source: socket.socket, sink: socket.socket) -> None:
-    with contextlib.suppress(OSError):  # either side may go at any time
-        while data := source.recv(1 << 16):
-            sink.sendall(data)
-        sink.shutdown(socket.SHUT_WR)
+class Inside:
+    """A connection to the inside, whose replies go out from its beginning on."""
+
+    def __init__(self, connection: socket.socket, outer: socket.socket) -> None:
+        connection.settimeout(RELAY_IDLE_S)
+        self.connection, self._outer = connection, outer
+        self._moved = time.monotonic()  # when something last went either way
+        self._back = threading.Thread(target=self._bring_back, daemon=True)
+        self._back.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        hang_up(self.connection)
+        self._back.join()
+        self.connection.close()
+
+    def send(self, data: bytes) -> None:
+        self.connection.sendall(data)
+        self._moved = time.monotonic()
+
+    def wait(self) -> None:
+        """The client sends no more: until the last reply has gone out."""
+        self.connection.shutdown(socket.SHUT_WR)
+        self._back.join()
+
+    def pump(self, source: socket.socket, sink: socket.socket) -> None:
+        """Until one of them ends, or nothing has gone either way for too long."""
+        with contextlib.suppress(OSError):  # either side may go at any time
+            while (left_s := self._moved + RELAY_IDLE_S - time.monotonic()) > 0:
+                if readable(source, left_s):
+                    if not (data := source.recv(PIECE)):
+                        return
+                    sink.sendall(data)
+                    self._moved = time.monotonic()
+
+    def _bring_back(self) -> None:
+        self.pump(self.connection, self._outer)
+        hang_up(self._outer)  # wakes who waits for another request
 
 
-class Server(ThreadingHTTPServer):
+class Server:
     """See the module. Used as a context, it is closed at the end."""
 
-    daemon_threads = True
-
-    def __init__(self, size: tuple[int, int], port: int, token: str | None = None) -> None:
+    def __init__(self, size: tuple[int, int], port: int, token: str | None = None, weaker: bool = False) -> None:
         if token is not None and not token.strip():
             raise ConfigError("token=: must not be empty")
         refuse_size(size)
-        self.size, self.token = size, token
+        self.size, self.token, self._weaker = size, token, weaker
+        self.held = Held(MOST_HELD)
         self._changing = threading.Lock()
-        self._relays: list[Relay] = []
+        self._closed = False
+        self._doors: list[Door] = []
         self.sandbox = self._fresh()
         try:
-            super().__init__((HOST, port), Handler)
-        except OSError as error:  # it has closed itself
+            self._doors.append(Door(port, lambda guest: Handler(self, guest).handle()))
+            self._doors += [Relay(self, inside).door for inside in (DEVTOOLS, VLC)]
+        except OSError as error:
+            self.close()
             raise ConfigError(f"port={port}: cannot be used ({error.strerror}); 0 is any that is free") from error
-        self._relays += [Relay(self, inside) for inside in (DEVTOOLS, VLC)]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
     @property
     def address(self) -> str:
-        chromium, vlc = (relay.port for relay in self._relays)
-        return f"{HOST}:{self.server_port}:{chromium}:0:{vlc}"
+        server, chromium, vlc = (door.port for door in self._doors)
+        return f"{HOST}:{server}:{chromium}:0:{vlc}"
 
     def reset(self) -> None:
         with self._changing:
+            if self._closed:
+                raise EnvError("the server is being closed")
             self.sandbox.close()
             self.sandbox = self._fresh()
 
-    def server_close(self) -> None:
-        super().server_close()
-        for relay in self._relays:
-            relay.close()
+    def close(self) -> None:
+        for door in self._doors:
+            door.close()
         with self._changing:
+            self._closed = True
             self.sandbox.close()
 
     def _fresh(self) -> Sandbox:
-        sandbox = Sandbox(self.size, template(self.size), **ACCESSIBLE)
+        sandbox = Sandbox(self.size, template(self.size), self._weaker, "bubblewrap", **ACCESSIBLE)
         sandbox.wait()
         return sandbox
 
 
-def serve(name: str, size: tuple[int, int], port: int, token: str | None) -> None:
+def serve(name: str, size: tuple[int, int], port: int, token: str | None, allow_weaker_sandbox: bool) -> None:
     """The command, until Ctrl-C."""
     if name != "desktop":
         raise ConfigError(f"{name}: cannot be served; only desktop can")
     if not 0 <= port < 1 << 16:
         raise ConfigError(f"port={port}: must be from 0 to 65535")
-    with Server(size, port, token) as server, contextlib.suppress(KeyboardInterrupt):
+    with Server(size, port, token, allow_weaker_sandbox) as server, contextlib.suppress(KeyboardInterrupt):
         print(f"a desktop of {size[0]}x{size[1]} for OSWorld's client: {server.address}", flush=True)
-        server.serve_forever()
+        threading.Event().wait()

@@ -9,9 +9,11 @@ may be its doing: there a failure is let be, as OSWorld does, and the checker se
 """
 
 import contextlib
-import http.client
 import json
+import math
+import re
 import shlex
+import socket
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -24,6 +26,7 @@ from arpo.errors import EnvError
 from arpo.types import Task
 
 COMMAND_S = 120.0  # the limit of a command, as OSWorld's server has it
+CHECKING_S = 60.0  # of all commands of a checker: an agent can make each hang, and a score that never comes is none
 WINDOW_S = 60.0  # the limit for a program's first window, on a busy machine
 IDLE_S, SERVER_S, BUSY = 2.0, 0.1, 0.05  # nothing drawn and the processor at rest for so long: no window will come
 WAIT_S = 15.0  # for a window to appear, to come to the front or to go away, and for a program to end
@@ -41,7 +44,13 @@ OPENERS = {
     BROWSER: "htm html pdf svg".split(),
 }  # so that it depends on nothing that this machine happens to have installed
 DEBUGGING = 1337  # the port with which OSWorld's tasks start their browser
-LONGEST_ANSWER = 1 << 24  # bytes
+LONGEST_ANSWER = 1 << 18  # bytes: a list of tabs is short
+HEAD_ENDS, LENGTH = b"\r\n\r\n", re.compile(rb"(?i)\r\ncontent-length: *(\d{1,6})\r?$", re.MULTILINE)
+# What an agent leaves in its home does not change what a checker's command says: no module beside it is imported.
+NO_BUS = {"DBUS_SESSION_BUS_ADDRESS": "unix:path=/arpo/none"}  # where programs stand still it would not answer
+SOUND = ("/usr/bin/pulseaudio",)  # what these two ask, and nothing else needs to be awake for them
+ASKS_SOUND = re.compile(r"(?<![\w./-])(pactl|pulseaudio)(?![\w./-])")
+CLEAN = {"PYTHONSAFEPATH": "1", "GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_NOSYSTEM": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +60,7 @@ class Place:
     sandbox: Sandbox
     files: FileSource
     cache: Path | None = None  # where a step may keep its output for the checker; only in `finish`
+    until: float = math.inf  # by time.monotonic: commands end then
 
 
 def prepare(sandbox: Sandbox, task: Task, files: FileSource | None = None) -> None:
@@ -62,12 +72,15 @@ def prepare(sandbox: Sandbox, task: Task, files: FileSource | None = None) -> No
             STEPS[step["type"]](place, **_filled(step["parameters"], sandbox.size))
 
 
-def finish(sandbox: Sandbox, task: Task, cache: Path, files: FileSource) -> None:
-    place = Place(sandbox, files, cache)
+def finish(sandbox: Sandbox, task: Task, cache: Path, files: FileSource, until: float = math.inf) -> None:
+    """`until`: no step begins after it. An agent can make each of them take as long as it may."""
+    place = Place(sandbox, files, cache, until)
     for step in task.evaluator.get("postconfig", []):
+        if time.monotonic() > until:
+            break
         with contextlib.suppress(StepFailed), _failing(task, step):
             STEPS[step["type"]](place, **_filled(step["parameters"], sandbox.size))
-    sandbox.ask("windows")  # a lost machine is no failed step
+    sandbox.ask("pointer")  # a lost machine is no failed step
 
 
 def unknown_steps(task: Task) -> list[str]:
@@ -114,6 +127,11 @@ def words_of(command: list[str] | str, shell: bool | str) -> list[str] | str:
     return command.split() if isinstance(command, str) else command
 
 
+def limit_of(until: float) -> float:
+    """How long a command may take that has to end by then."""
+    return min(COMMAND_S, max(1.0, until - time.monotonic()))
+
+
 def _one_command(words: list[str] | str) -> list[str]:
     """The words of a command, also where it is a line for the shell; none of a line that is more than one command."""
     if not isinstance(words, str):
@@ -154,13 +172,22 @@ def _end(place: Place, words: list[str]) -> None:
 
 def execute(place: Place, command: list[str] | str, shell: bool | str = False, stdout: str = "") -> None:
     """`stdout`: keep the output under this name for the checker."""
-    ran = place.sandbox.run(words_of(command, shell), COMMAND_S)
+    checking, kept = place.cache is not None, bool(stdout and place.cache is not None)
+    words = words_of(command, shell)
+    with place.sandbox.frozen(awake_for(words)) if kept else contextlib.nullcontext():  # no other writes what is read
+        more = {**CLEAN, **NO_BUS} if kept else CLEAN if checking else {}
+        ran = place.sandbox.run(words, limit_of(place.until), None, checking, **more)
     if stdout and place.cache is not None:
         (place.cache / Path(stdout).name).write_text(ran.out)
     if ran.late:
-        raise ValueError(f"{command}: took more than {COMMAND_S:g} s")
+        raise ValueError(f"{command}: took too long")
     if ran.status:
         raise CommandFailed(f"{command}: status {ran.status}: {' '.join(ran.err.split())[-200:]}")
+
+
+def awake_for(command: list[str] | str) -> tuple[str, ...]:
+    """The programs that a check's command asks, and that must not stand still."""
+    return SOUND if ASKS_SOUND.search(command if isinstance(command, str) else " ".join(command)) else ()
 
 
 def open_file(place: Place, path: str) -> None:
@@ -237,7 +264,7 @@ def chrome_open_tabs(place: Place, urls_to_open: list[str]) -> None:
     """And the page that it started with goes."""
     before = open_pages(place.sandbox)
     for url in urls_to_open:
-        _devtools(place.sandbox, f"new?{url}", "PUT")
+        ask_browser(place.sandbox, f"new?{url}", "PUT")
     empty = ("chrome://newtab", "chrome://new-tab-page", "about:blank")
     _close_tabs(place.sandbox, [page["id"] for page in before if page["url"].startswith(empty)])
 
@@ -257,30 +284,54 @@ def _close_tabs(sandbox: Sandbox, tabs: list[str]) -> None:
             return True  # with its last tab the browser goes
 
     for tab in tabs:
-        _devtools(sandbox, f"close/{tab}")
+        ask_browser(sandbox, f"close/{tab}")
     _wait(gone, "tabs that were closed")
 
 
 def open_pages(sandbox: Sandbox) -> list[dict[str, str]]:
     """What its tabs show: title, url, id. ValueError where it does not answer, or the agent does in its place."""
+    return pages_of(ask_browser(sandbox, "list"))
+
+
+def pages_of(answer: bytes) -> list[dict[str, str]]:
+    """The same of its answer. ValueError where that is something else."""
     try:
-        pages = [page for page in json.loads(_devtools(sandbox, "list")) if page["type"] == "page"]
+        pages = [page for page in json.loads(answer) if page["type"] == "page"]
         return [{key: str(page[key]) for key in ("title", "url", "id")} for page in pages]
     except (LookupError, TypeError, RecursionError) as error:
         raise ValueError(f"the browser's debugging port {DEBUGGING} answers with something else") from error
 
 
-def _devtools(sandbox: Sandbox, what: str, method: str = "GET") -> bytes:
-    browser = http.client.HTTPConnection("localhost")
+def ask_browser(sandbox: Sandbox, what: str, method: str = "GET") -> bytes:
+    """What its debugging port answers, within a time and of a length that no agent in its place can extend."""
+    deadline = time.monotonic() + WAIT_S
+    request = f"{method} /json/{what} HTTP/1.1\r\nHost: localhost\r\n\r\n"
     try:
-        browser.sock = sandbox.connect(DEBUGGING)
-        browser.sock.settimeout(WAIT_S)
-        browser.request(method, f"/json/{what}")
-        return browser.getresponse().read(LONGEST_ANSWER)
-    except (OSError, http.client.HTTPException, ValueError) as error:
+        with sandbox.connect(DEBUGGING) as browser:
+            browser.settimeout(WAIT_S)
+            browser.sendall(request.encode())
+            head, rest = _received(browser, deadline, lambda said: HEAD_ENDS in said).split(HEAD_ENDS, 1)
+            length = LENGTH.search(head)
+            if not head.startswith(b"HTTP/1.1 200 ") or length is None:
+                raise ValueError("it does not say 200 and a length")
+            wanted = int(length[1]) - len(rest)
+            return rest + _received(browser, deadline, lambda said: len(said) >= wanted)
+    except (OSError, ValueError) as error:
         raise ValueError(f"the browser's debugging port {DEBUGGING} does not answer: {error}") from error
-    finally:
-        browser.close()
+
+
+def _received(connection: socket.socket, deadline: float, enough: Callable[[bytearray], bool]) -> bytes:
+    said = bytearray()
+    while not enough(said):
+        if len(said) > LONGEST_ANSWER:
+            raise ValueError(f"it says more than {LONGEST_ANSWER} bytes")
+        if (left_s := deadline - time.monotonic()) <= 0:
+            raise ValueError(f"it has not come to an end within {WAIT_S:g} s")
+        connection.settimeout(left_s)
+        if not (read := connection.recv(1 << 16)):
+            raise ValueError("it ended before its end")
+        said += read
+    return bytes(said)
 
 
 STEPS: dict[str, Callable[..., None]] = {

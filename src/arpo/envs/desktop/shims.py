@@ -15,7 +15,8 @@ FOLDER, PYTHON = "/arpo/bin", "/arpo/python"
 # An xterm can print what it shows; so it can be asked what that is (checks/getters.py).
 XTERM, SHOWN = "/arpo/xterm", "/run/user/1000/terminal"
 PRINTER = f"cat > {SHOWN}.new && mv {SHOWN}.new {SHOWN}"  # it is there as a whole, or not at all
-RESOURCES = f"XTerm*printerCommand: {PRINTER}\nXTerm*printAttributes: 0\n"
+# Behind gVisor, an xterm whose child tries terminals out (ptyHandshake) finds none that it can open.
+RESOURCES = f"XTerm*printerCommand: {PRINTER}\nXTerm*printAttributes: 0\nXTerm*ptyHandshake: false\n"
 
 CHROMIUM, AS = Path("/usr/lib/chromium"), "/arpo/chrome"
 

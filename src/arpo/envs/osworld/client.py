@@ -1,9 +1,10 @@
 """OSWorld's own client, in an interpreter and a sandbox of its own: prepares and scores a task on a machine."""
 
+import base64
 from typing import Any
 
 from arpo.envs.client_process import ClientProcess, clipped, number
-from arpo.envs.evaluators import GUEST, WORKER, Unreadable, evaluators
+from arpo.envs.evaluators import Unreadable, evaluators
 from arpo.envs.osworld.machine import PORTS
 from arpo.errors import ConfigError, EnvError
 from arpo.types import Task
@@ -24,9 +25,8 @@ class Client:
 
     def setup(self, ports: dict[str, int], size: tuple[int, int], task: Task) -> None:
         if self._process is None:
-            programs = [GUEST / "osworld_setup.py", WORKER]
             try:
-                self._process = ClientProcess(self._python, programs, "OSWorld's client", network=True)
+                self._process = ClientProcess(self._python, "osworld_setup", "OSWorld's client", network=True)
             except (OSError, EnvError) as error:
                 reason = error.strerror if isinstance(error, OSError) else error
                 raise ConfigError(f"env.osworld_python={self._python}: {reason}") from None
@@ -35,7 +35,8 @@ class Client:
         self._ask({"do": "setup", "address": address, "size": size, "task": data})
 
     def evaluate(self) -> float:
-        return number(self._ask({"do": "evaluate"}), "OSWorld's client")
+        """0 … 1, whatever number a metric finds in the agent's file."""
+        return min(1.0, max(0.0, number(self._ask({"do": "evaluate"}), "OSWorld's client")))
 
     def close(self) -> None:
         """May be called twice."""
@@ -60,6 +61,7 @@ class Client:
             raise ValueError(f"there is no {call!r:.80}")
         name, pickled, files = arguments
         try:
-            return self._metrics.score({"metric": name, "pickled": pickled, "files": files})
+            data = {path: base64.b64decode(text) for path, text in files.items()}
+            return self._metrics.score({"metric": name, "pickled": pickled}, data)
         except Unreadable:
             return 0.0

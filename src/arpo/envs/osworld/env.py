@@ -19,7 +19,7 @@ from arpo.envs.osworld.client import Client
 from arpo.envs.osworld.machine import IMAGE, Container, Docker
 from arpo.envs.osworld.source import source
 from arpo.envs.task_format import asked_for, did_you_mean, listed, refuse_malformed
-from arpo.errors import ConfigError, EnvError, NoRoom, TaskError
+from arpo.errors import ConfigError, NoRoom, TaskError
 from arpo.images import decode, pixel_hash
 from arpo.types import Observation, Task
 
@@ -128,9 +128,6 @@ def refuse(task: Task, settings: dict[str, Any]) -> None:
 
 
 def _observation(image: bytes) -> Observation:
-    try:
-        pixels = decode(image)
-    except OSError as error:
-        raise EnvError(f"the machine's screenshot is no picture: {error}") from error
+    pixels = decode(image)
     height, width, _ = pixels.shape
     return Observation(image=image, width=width, height=height, hash=pixel_hash(pixels))

@@ -64,7 +64,7 @@ class PocketEnv:
 
     def reset(self, task: Task, seed: int) -> Observation:
         self.load(task, seed)
-        return observe(self.pixels())
+        return self.observed(self.pixels())
 
     def load(self, task: Task, seed: int) -> None:
         """Set up a task without looking at the screen."""
@@ -78,7 +78,7 @@ class PocketEnv:
 
     def step(self, action: Action) -> Observation:
         self.perform(action)
-        return observe(self.pixels())
+        return self.observed(self.pixels())
 
     def perform(self, action: Action) -> None:
         """Act without looking at the screen."""
@@ -97,7 +97,7 @@ class PocketEnv:
         if isinstance(self._last, Fail) or not self._task.feasible:
             return float(isinstance(self._last, Fail) and not self._task.feasible)
         family, params = family_of(self._task)
-        return float(family.check(self.desk, params))
+        return float(family.done(self.desk, params))
 
     def close(self) -> None:
         self._desk = self._task = self._frame = None
@@ -115,6 +115,9 @@ class PocketEnv:
     def pixels(self) -> Pixels:
         """The screen, drawn: height x width x 3."""
         return render(self.frame(), self._size, self._scale, self._theme())
+
+    def observed(self, pixels: Pixels) -> Observation:
+        return observe(pixels)
 
     def parse(self) -> tuple[Control, ...]:
         """Every control whose middle can be seen (of a page of text: whose beginning can), back to front."""

@@ -7,44 +7,40 @@
     missing_checks(task)              the names of getters and metrics that are not here: the task is refused by them
     refuse_broken_checks(task)        ValueError where one that is here is called with what it does not know
 
-getters.py and chrome.py fetch, metrics.py and the files beside it compare. A value that is not there scores 0, and so
-does a file that cannot be read as what it should be: the agent made it. Whatever else goes wrong is machinery.
+getters.py and chrome.py fetch. What they fetched is read and compared by judge.py and what it imports, in a process
+with limits (judging.py). A value that is not there scores 0, and so does a file that cannot be read as what it should
+be, or that takes its checker over the limits: the agent made it. Whatever else goes wrong is machinery.
 """
 
 from __future__ import annotations
 
 import inspect
 import tempfile
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from arpo.envs.desktop.checks.chrome import (
-    CHROME_METRICS,
-    PROFILE_GETTERS,
-    TAB_GETTERS,
-    THEIR_PROFILE_GETTERS,
-    close_browser,
-)
+from arpo.envs.client_process import number
+from arpo.envs.desktop.checks.chrome import PROFILE_GETTERS, TAB_GETTERS, THEIR_PROFILE_GETTERS, close_browser
 from arpo.envs.desktop.checks.controller import controller
-from arpo.envs.desktop.checks.documents import DOCUMENT_METRICS
-from arpo.envs.desktop.checks.getters import COMMON_GETTERS, Machine
-from arpo.envs.desktop.checks.metrics import COMMON_METRICS
-from arpo.envs.desktop.checks.programs import PROGRAM_METRICS
+from arpo.envs.desktop.checks.getters import COMMON_GETTERS, Machine, asked_by, is_live
+from arpo.envs.desktop.checks.judge import METRICS, READERS, at, without_type
+from arpo.envs.desktop.checks.judging import judges
 from arpo.envs.desktop.checks.rules import refuse_rules
-from arpo.envs.desktop.checks.tables import TABLE_METRICS, refuse_table_rules, tables_cannot
+from arpo.envs.desktop.checks.tables import refuse_table_rules, tables_cannot
 from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import Sandbox
-from arpo.envs.desktop.setup import finish
+from arpo.envs.desktop.setup import CHECKING_S, finish
 from arpo.envs.evaluators import Evaluators, Unreadable
 from arpo.envs.task_format import asked_for, listed
 from arpo.errors import EnvError
 from arpo.types import Task
 
 GETTERS = COMMON_GETTERS | PROFILE_GETTERS | TAB_GETTERS
-METRICS = COMMON_METRICS | PROGRAM_METRICS | CHROME_METRICS | TABLE_METRICS | DOCUMENT_METRICS
+__all__ = ["GETTERS", "METRICS", "missing_checks", "refuse_broken_checks", "score"]
 
 
 def score(
@@ -52,15 +48,65 @@ def score(
 ) -> float:
     """Of a feasible task, in the state that the machine is in. `answer`: what the agent said when it finished."""
     with tempfile.TemporaryDirectory(prefix="arpo-") as cache:
-        machine = Machine(sandbox, Path(cache), files or FileSource(), answer)
+        machine = Machine(sandbox, Path(cache), files or FileSource(), answer, time.monotonic() + CHECKING_S)
         getters = {what["type"] for what in asked_for(task.evaluator)}
         if getters & {*PROFILE_GETTERS, *THEIR_PROFILE_GETTERS} and not getters & TAB_GETTERS.keys():
             close_browser(sandbox)
-        finish(sandbox, task, machine.cache, machine.files)
+        finish(sandbox, task, machine.cache, machine.files, machine.until)
         try:
-            return _score(machine, task.evaluator, osworld)
+            fetched = _fetch(machine, task.evaluator, osworld)
+            return _score(machine, task, fetched, osworld)
+        except Unreadable:
+            return 0.0
         except (ValueError, TypeError, LookupError, AttributeError) as error:
             raise EnvError(f"{task.id}: its checker failed: {type(error).__name__}: {error}") from error
+
+
+def _fetch(machine: Machine, evaluator: dict[str, Any], osworld: Evaluators | None) -> dict[str, list[Any]]:
+    """What every getter gives: first what running programs must be asked for; then they are stopped."""
+    fetched: dict[str, list[Any]] = {key: [None] * len(listed(evaluator["func"])) for key in ("result", "expected")}
+    asked = [(key, i, what) for key in fetched for i, what in enumerate(listed(evaluator.get(key))) if what]
+    for key, i, what in asked:
+        if is_live(what):
+            fetched[key][i] = _get(machine, what, osworld)
+    still = [one for one in asked if not is_live(one[2])]
+    for awake in sorted({asked_by(what) for *_, what in still}, reverse=True):  # those that need none: last
+        with machine.sandbox.frozen(awake):
+            for key, i, what in still:
+                if asked_by(what) == awake:
+                    fetched[key][i] = _get(machine, what, osworld)
+    return fetched
+
+
+def _score(machine: Machine, task: Task, fetched: dict[str, list[Any]], osworld: Evaluators | None) -> float:
+    """All metrics must have something to say and their mean counts; with "or" the best of them does."""
+    metrics = listed(task.evaluator["func"])
+    options = [at(task.evaluator, "options", i) or {} for i in range(len(metrics))]
+    theirs = [bool(osworld and _no_metric(*one)) for one in zip(metrics, options, strict=True)]
+    verdicts = judges().judge(f"{task.id}: its checker", task.evaluator, fetched, theirs, machine.cache)
+    scores = []
+    for i, verdict in enumerate(verdicts):
+        if osworld and isinstance(verdict, list):
+            values = [
+                value if what["type"] in READERS else fetched[key][i]
+                for value, (key, what) in zip(verdict, _asked(task.evaluator, i), strict=True)
+            ]
+            verdict = _theirs(osworld, metrics[i], values, options[i], machine.cache)
+        scores.append(number(verdict, f"{task.id}: its checker"))
+    if task.evaluator.get("conj", "and") == "or":
+        return max(scores)
+    return sum(scores) / len(scores) if all(scores) else 0.0
+
+
+def _asked(evaluator: dict[str, Any], i: int) -> list[tuple[str, dict[str, Any]]]:
+    return [(key, what) for key in ("result", "expected") if (what := at(evaluator, key, i))]
+
+
+def _theirs(osworld: Evaluators, name: str, values: list[Any], options: dict[str, Any], cache: Path) -> float:
+    try:
+        return min(1.0, max(0.0, osworld.metric(name, values, options, cache)))
+    except Unreadable:
+        return 0.0
 
 
 def missing_checks(task: Task, osworld: Evaluators | None = None) -> list[str]:
@@ -70,7 +116,7 @@ def missing_checks(task: Task, osworld: Evaluators | None = None) -> list[str]:
     evaluator = task.evaluator
     lacking = set()
     for i, name in enumerate(listed(evaluator["func"])):
-        options = _at(evaluator, "options", i) or {}
+        options = at(evaluator, "options", i) or {}
         if (missing := _no_metric(name, options)) and not (osworld and osworld.has_metric(name)):
             lacking |= missing
     for what in asked_for(evaluator):
@@ -84,10 +130,10 @@ def refuse_broken_checks(task: Task) -> None:
     evaluator = task.evaluator
     for what in asked_for(evaluator):
         if not _no_getter(what):
-            _refuse_call(what["type"], GETTERS[what["type"]], None, **_without_type(what))
+            _refuse_call(what["type"], GETTERS[what["type"]], None, **without_type(what))
         _refuse_names(what)
     for i, name in enumerate(listed(evaluator["func"]) if task.feasible else []):
-        expected, options = _at(evaluator, "expected", i), _at(evaluator, "options", i) or {}
+        expected, options = at(evaluator, "expected", i), at(evaluator, "options", i) or {}
         if not _no_metric(name, options):
             _refuse_call(name, METRICS[name], *[None] * (2 if expected else 1), **options)
             if expected and expected["type"] == "rule":
@@ -120,7 +166,7 @@ def _no_metric(name: str, options: dict[str, Any]) -> set[str]:
 
 
 def _no_getter(what: dict[str, Any]) -> set[str]:
-    return _lacking(GETTERS, what["type"], _without_type(what))
+    return _lacking(GETTERS, what["type"], without_type(what))
 
 
 def _lacking(known: dict[str, Callable[..., Any]], name: str, options: dict[str, Any]) -> set[str]:
@@ -130,39 +176,8 @@ def _lacking(known: dict[str, Callable[..., Any]], name: str, options: dict[str,
     return {f"{name} ({option})" for option in options.keys() - inspect.signature(known[name]).parameters.keys()}
 
 
-def _without_type(what: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in what.items() if key != "type"}
-
-
-def _score(machine: Machine, evaluator: dict[str, Any], osworld: Evaluators | None) -> float:
-    """All metrics must have something to say and their mean counts; with "or" the best of them does."""
-    scores = [_one(machine, evaluator, osworld, i, name) for i, name in enumerate(listed(evaluator["func"]))]
-    if evaluator.get("conj", "and") == "or":
-        return max(scores)
-    return sum(scores) / len(scores) if all(scores) else 0.0
-
-
-def _one(machine: Machine, evaluator: dict[str, Any], osworld: Evaluators | None, i: int, metric: str) -> float:
-    result, expected, options = (_at(evaluator, key, i) for key in ("result", "expected", "options"))
-    try:
-        value = _get(machine, result, osworld)
-        if value is None or (isinstance(value, list) and None in value):  # of several files one is not there
-            return 0.0
-        wanted = [_get(machine, expected, osworld)] if expected else []
-        if osworld and _no_metric(metric, options or {}):
-            return osworld.metric(metric, [value, *wanted], options or {}, machine.cache)
-        return float(METRICS[metric](value, *wanted, **(options or {})))
-    except Unreadable:
-        return 0.0
-
-
-def _at(evaluator: dict[str, Any], key: str, i: int) -> Any:
-    values = listed(evaluator.get(key))
-    return values[i] if i < len(values) else None
-
-
 def _get(machine: Machine, what: dict[str, Any], osworld: Evaluators | None) -> Any:
     machine = replace(machine, cache=Path(tempfile.mkdtemp(dir=machine.cache)))  # two may have files of one name
     if osworld and _no_getter(what):
         return osworld.get(what["type"], what, machine.cache, partial(controller, machine))
-    return GETTERS[what["type"]](machine, **_without_type(what))
+    return GETTERS[what["type"]](machine, **without_type(what))

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from arpo.envs.desktop.checks.pdf import check_pdf
 from arpo.envs.desktop.checks.reading import archive, reader, xml_of
 from arpo.envs.evaluators import Unreadable
 
@@ -19,10 +20,10 @@ MOST_BLANKS = 1_000_000
 @reader
 def paragraphs(path: str) -> list[str]:
     parts = archive(path)
-    if "word/document.xml" in parts:
+    if "word/document.xml" in parts and not path.lower().endswith(".odt"):
         elements = xml_of(parts["word/document.xml"]()).iter(f"{WORD}p")
         return ["".join(_word_text(part) for part in paragraph.iter()) for paragraph in elements]
-    if "content.xml" in parts:
+    if "content.xml" in parts and not path.lower().endswith(".docx"):
         content = xml_of(parts["content.xml"]())
         if sum(abs(int(blank.get(f"{TEXT}c", "1"))) for blank in content.iter(f"{TEXT}s")) > MOST_BLANKS:
             raise Unreadable(f"{path}: has too many blanks")
@@ -69,19 +70,25 @@ def compare_docx_files(path: str, wanted: str, ignore_blanks: bool = True, ignor
 def check_style(path: str, rules: dict[str, Any]) -> float:
     """A piece of an .odt or .ods whose whole text is `text` has a property by itself or by its own style.
 
-    {"text": "Total", "property": "font-weight", "expected": "bold"}
+    {"text": "Total", "property": "font-weight", "expected": "bold"}; a list of texts: each of them
+    "only": True    and nothing else has it
     """
     parts = archive(path)
     if "content.xml" not in parts:
         raise Unreadable(f"{path}: not an OpenDocument file")
     pieces = list(xml_of(parts["content.xml"]()).iter())
     styles = {_named(piece).get("name"): piece for piece in pieces if piece.tag.endswith("}style")}
-    for piece in pieces:
-        if "".join(piece.itertext()) == rules["text"]:
-            style = styles.get(_named(piece).get("style-name", ""), ())
-            if any(_named(one).get(rules["property"]) == rules["expected"] for one in (piece, *style)):
-                return 1.0
-    return 0.0
+
+    def has(piece: Any) -> bool:
+        style = styles.get(_named(piece).get("style-name", ""), ())
+        return any(_named(one).get(rules["property"]) == rules["expected"] for one in (piece, *style))
+
+    wanted = [rules["text"]] if isinstance(rules["text"], str) else rules["text"]
+    found = [(piece, text) for piece in pieces if has(piece) and (text := "".join(piece.itertext()))]
+    right = [piece for piece, text in found if text in wanted]
+    below = {id(part) for piece in right for part in piece.iter()}  # a word of it may have the property once more
+    others = any(id(piece) not in below for piece, _ in found)
+    return float({text for _, text in found} >= set(wanted) and not (rules.get("only") and others))
 
 
 def _named(part: Any) -> dict[str, str]:
@@ -90,5 +97,5 @@ def _named(part: Any) -> dict[str, str]:
 
 
 DOCUMENT_METRICS: dict[str, Callable[..., float]] = {
-    metric.__name__: metric for metric in (check_paragraphs, compare_docx_files, check_style)
+    metric.__name__: metric for metric in (check_paragraphs, compare_docx_files, check_style, check_pdf)
 }

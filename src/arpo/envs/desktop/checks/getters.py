@@ -1,9 +1,12 @@
 """What checkers look at: a getter takes the machine and the rest of `{"type": …}`. None: there is nothing.
 
-A file of the machine is copied into a folder of the getter's own, and its path there is the value.
+A file of the machine is copied into a folder of the getter's own, and its path there is the value. What an agent made
+is handed on as it is: to get a value out of it is the work of READERS, which judge.py calls in a process with limits.
 """
 
+import math
 import posixpath
+import re
 import shutil
 from collections import Counter
 from collections.abc import Callable
@@ -11,17 +14,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from arpo.envs.desktop.checks.reading import reader
 from arpo.envs.desktop.checks.tables import rows_of
 from arpo.envs.desktop.files import FileSource
 from arpo.envs.desktop.sandbox import SURROUNDINGS, Ran, Sandbox
-from arpo.envs.desktop.setup import COMMAND_S, words_of
+from arpo.envs.desktop.setup import CLEAN, NO_BUS, awake_for, limit_of, words_of
 from arpo.envs.desktop.shims import FOLDER, SHOWN, files, mounts
+from arpo.envs.evaluators import Unreadable
+from arpo.envs.task_format import listed
 from arpo.errors import EnvError
 
 HOME = "/home/user"
 VIDEO = """3gp 3gpp 3gpp2 avi divx dv fli flv mp2t mp4 mp4v-es mpeg mpeg-system msvideo ogg quicktime vnd.divx
 vnd.mpegurl vnd.rn-realvideo webm x-anim x-avi x-flc x-fli x-flv x-m4v x-matroska x-mpeg x-mpeg-system x-mpeg2 x-ms-asf
 x-ms-asf-plugin x-ms-asx x-ms-wm x-ms-wmv x-ms-wmx x-ms-wvx x-msvideo x-nsv x-ogm x-theora""".split()
+MOST_ENTRIES = 100_000  # of a folder and those in it
+MOST_SHOWN = 1_000_000  # bytes of a terminal
 NEEDED = {"default_video_player": ["xdg-mime"]}  # what a getter runs by a shell
 
 
@@ -33,6 +41,7 @@ class Machine:
     cache: Path  # a folder of this getter's own, in that of the rollout
     files: FileSource
     answer: str  # what the agent said when it finished
+    until: float = math.inf  # by time.monotonic: commands end then
 
     def read(self, path: str) -> bytes | None:
         """A file inside; None where it cannot be read."""
@@ -45,8 +54,10 @@ class Machine:
         """A command inside; None where it cannot be run or takes too long."""
         if why := not_installed(words := words_of(command, shell)):
             raise EnvError(f"the checker {why}")
+        # A schema in the user's own folder would go before the program's.
+        more = {"XDG_DATA_HOME": "/arpo"} if "gsettings" in " ".join(listed(command)) else {}
         try:
-            ran = self.sandbox.run(words, COMMAND_S)
+            ran = self.sandbox.run(words, limit_of(self.until), None, True, **CLEAN, **NO_BUS, **more)
         except ValueError:
             return None
         return None if ran.late else ran
@@ -116,23 +127,40 @@ def cache_file(machine: Machine, path: str) -> str | None:
     return str(place) if place.is_file() else None
 
 
-def content_from_vm_file(machine: Machine, path: str, file_type: str, file_content: str) -> list[str] | None:
+def content_from_vm_file(machine: Machine, path: str, file_type: str, file_content: str) -> str | None:
     """Of a spreadsheet, its last row as text."""
     if (file_type, file_content) != ("xlsx", "last_row"):
         raise ValueError(f"content_from_vm_file has no {file_type}, {file_content}")
-    place = machine.copy(path)
+    return machine.copy(path)
+
+
+def _last_row(place: str | None, **_: Any) -> list[str] | None:
     rows = rows_of(place) if place is not None else []
     return [str(value) for value in rows[-1]] if rows else None
 
 
 def list_directory(machine: Machine, path: str) -> dict[str, Any] | None:
     """{"type": "directory", "name": …, "children": [{"type": "file", "name": …}, …]}, or None where there is none."""
-    ran = machine.run(["find", _at_home(path), "-mindepth", "1", "-printf", r"%y/%P\0"])
-    if ran is None or ran.status:
+    try:
+        return _tree(_listing(machine, path), path)
+    except Unreadable:
         return None
+
+
+def _listing(machine: Machine, path: str) -> str | None:
+    ran = machine.run(["find", _at_home(path), "-mindepth", "1", "-printf", r"%y/%P\0"])
+    return None if ran is None or ran.status else ran.out
+
+
+@reader
+def _tree(listing: str | None, path: str) -> dict[str, Any] | None:
+    if listing is None:
+        return None
+    if listing.count("\0") > MOST_ENTRIES:
+        raise Unreadable(f"{path}: has more than {MOST_ENTRIES} files")
     root: dict[str, Any] = {"type": "directory", "name": posixpath.basename(path.rstrip("/")), "children": []}
     folders = {"": root}
-    for entry in sorted(ran.out.split("\0")[:-1], key=lambda entry: entry[2:]):
+    for entry in sorted(listing.split("\0")[:-1], key=lambda entry: entry[2:]):
         kind, _, below = entry.partition("/")
         parent, _, name = below.rpartition("/")
         node: dict[str, Any] = {"type": "directory" if kind == "d" else "file", "name": name}
@@ -150,7 +178,11 @@ def vm_screen_size(machine: Machine) -> dict[str, int]:
 
 def vm_window_size(machine: Machine, app_class_name: str) -> dict[str, int] | None:
     """Of the highest window of that class, in letters of any size."""
-    for window in reversed(machine.sandbox.ask("windows")):
+    try:
+        windows = machine.sandbox.ask("windows")
+    except ValueError:  # what cannot be listed is the agent's
+        return None
+    for window in reversed(windows):
         if app_class_name.lower() in (name.lower() for name in window["class"]):
             return {"width": window["box"][2], "height": window["box"][3]}
     return None
@@ -159,7 +191,8 @@ def vm_window_size(machine: Machine, app_class_name: str) -> dict[str, int] | No
 def vm_terminal_output(machine: Machine) -> str | None:
     """What the terminal shows that was written to last."""
     ask = "printf '\\033[i' > $(ls -t /dev/pts/[0-9]* | head -n 1)"  # "print the screen"
-    wait = f"for i in $(seq 100); do [ -e {SHOWN} ] && exec cat {SHOWN}; sleep 0.05; done; false"
+    show = f"exec head -c {MOST_SHOWN} {SHOWN}"
+    wait = f"for i in $(seq 100); do [ -e {SHOWN} ] && {show}; sleep 0.05; done; false"
     ran = machine.run(f"rm -f {SHOWN}; {ask} && {{ {wait}; }}", shell=True)
     return None if ran is None or ran.status else "\n".join(line.rstrip() for line in ran.out.splitlines()).rstrip()
 
@@ -185,15 +218,40 @@ def default_video_player(machine: Machine) -> str:
     """The application that most kinds of video open with."""
     kinds = " ".join(f"video/{kind}" for kind in VIDEO)
     ran = machine.run(f"for kind in {kinds}; do xdg-mime query default $kind; done", shell=True)
-    players = Counter(ran.out.split("\n") if ran else []) - Counter({"": len(VIDEO)})
+    return ran.out if ran else ""
+
+
+def _most_frequent(said: str) -> str:
+    players = Counter(said.split("\n")) - Counter({"": said.count("\n") + 1})
     return players.most_common(1)[0][0] if players else "unknown"
 
 
 COMMON_GETTERS: dict[str, Callable[..., Any]] = {
     getter.__name__: getter
     for getter in (
-        vm_command_line, vm_command_error, vm_file, cloud_file, cache_file, content_from_vm_file, list_directory,
+        vm_command_line, vm_command_error, vm_file, cloud_file, cache_file, content_from_vm_file,
         vm_terminal_output, vm_screen_size, vm_window_size, answer, rule,
         vlc_config, gimp_config_file, default_video_player,
     )
-}  # fmt: skip
+} | {"list_directory": _listing}  # fmt: skip
+COMMON_READERS: dict[str, Callable[..., Any]] = {
+    "content_from_vm_file": _last_row,
+    "list_directory": _tree,
+    "default_video_player": _most_frequent,
+}
+# What has to be asked of programs that run; all else is seen as well when they have been stopped.
+LIVE = {"vm_terminal_output", "open_tabs_info", "vscode_config"}
+LIVE_PROGRAMS = re.compile(r"(?<![\w./-])xsel(?![\w./-])")  # the program that has the selection must give it
+
+
+def is_live(what: dict[str, Any]) -> bool:
+    return what["type"] in LIVE or LIVE_PROGRAMS.search(_line(what)) is not None
+
+
+def asked_by(what: dict[str, Any]) -> tuple[str, ...]:
+    """Programs that must go on while others stand still."""
+    return awake_for(_line(what))
+
+
+def _line(what: dict[str, Any]) -> str:
+    return " ".join(listed(what.get("command")))

@@ -14,6 +14,7 @@ from arpo.envs.desktop.checks.rules import matches
 from arpo.envs.evaluators import Unreadable
 
 Rules = dict[str, Any]
+NUMBER = re.compile(r"-?\d+(?:[.,]\d+)*")
 TIME = re.compile(r"([01]\d|2[0-3]):[0-5]\d:([0-5]\d|60)")
 
 
@@ -26,7 +27,14 @@ def match_in_list(result: Any, rules: Rules) -> float:
 
 
 def is_in_list(result: Any, rules: Rules) -> float:
-    return float(rules["expected"] in result)
+    return float(_has(result, rules["expected"]))
+
+
+def _has(result: Any, part: Any) -> bool:
+    """Whether it is in it. What the agent made may be of another kind than texts and lists: it has nothing in it."""
+    if isinstance(result, str):
+        return isinstance(part, str) and part in result
+    return isinstance(result, list | tuple | dict) and part in list(result)
 
 
 def literal_match(result: Any, wanted: Any, type: str = "str", ignore_case: bool = False) -> float:
@@ -40,8 +48,13 @@ def literal_match(result: Any, wanted: Any, type: str = "str", ignore_case: bool
 
 
 def check_include_exclude(result: Any, rules: Rules) -> float:
-    included = all(part in result for part in rules.get("include", []))
-    return float(included and not any(part in result for part in rules.get("exclude", [])))
+    included = all(_has(result, part) for part in rules.get("include", []))
+    return float(included and not any(_has(result, part) for part in rules.get("exclude", [])))
+
+
+def check_numbers(result: str, rules: Rules) -> float:
+    """A text names just these numbers, in this order: who lists all that might be right has not answered."""
+    return float(NUMBER.findall(result) == [str(number) for number in rules["expected"]])
 
 
 def check_list(path: str, rules: Rules) -> float:
@@ -110,7 +123,7 @@ def check_direct_json_object(result: Any, rules: Rules) -> float:
         value = result.get(key)
         if not rules.get("expect_in_result", False):
             return bool(value == wanted)
-        return value is not None and any(one in value for one in (wanted if isinstance(wanted, list) else [wanted]))
+        return any(_has(value, one) for one in (wanted if isinstance(wanted, list) else [wanted]))
 
     return float(all(right(key, wanted) for key, wanted in rules["expected"].items()))
 
@@ -146,8 +159,8 @@ def check_pixels(path: str, rules: Rules) -> float:
 COMMON_METRICS: dict[str, Callable[..., float]] = {
     metric.__name__: metric
     for metric in (
-        exact_match, match_in_list, is_in_list, literal_match, check_include_exclude, check_list, check_csv,
-        compare_text_file, diff_text_file, file_contains, check_line_number, check_json, check_direct_json_object,
-        run_sqlite3, check_image_size, check_pixels,
+        exact_match, match_in_list, is_in_list, literal_match, check_include_exclude, check_numbers, check_list,
+        check_csv, compare_text_file, diff_text_file, file_contains, check_line_number, check_json,
+        check_direct_json_object, run_sqlite3, check_image_size, check_pixels,
     )
 }  # fmt: skip

@@ -34,7 +34,7 @@ def check_qt_slider_colours(path: str, rules: dict[str, Any]) -> float:
     if rules["type"] == "match":
         return float(colours == rules["expected_qt_slider_colours"])
     numbers = colours.split(";")
-    return float(all(number.isdecimal() and int(number) < DARK for number in numbers))
+    return float(all(number.isdecimal() and len(number) <= 3 and int(number) < DARK for number in numbers))
 
 
 def check_global_key_play_pause(path: str, rules: dict[str, Any]) -> float:
@@ -74,9 +74,10 @@ def is_utc_0(status: str) -> float:
 def check_gnome_favorite_apps(apps: str, rules: dict[str, Any]) -> float:
     try:
         pinned = ast.literal_eval(apps.strip())
-    except (ValueError, SyntaxError) as error:
-        raise Unreadable(apps) from error
-    return float(sorted(pinned) == sorted(rules["expected"]))
+    except (ValueError, SyntaxError, TypeError, RecursionError) as error:  # "{[]: 1}" is a TypeError
+        raise Unreadable("no list of names") from error
+    names = pinned if isinstance(pinned, list | tuple) else []
+    return float(sorted(map(str, names)) == sorted(rules["expected"]))
 
 
 PROGRAM_METRICS: dict[str, Callable[..., float]] = {

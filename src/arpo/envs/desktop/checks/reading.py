@@ -2,7 +2,7 @@
 
     text(path)   json_of(path)   csv_of(path)   xml_of(data)   archive(path)   image(path)   database(path, sql)
 
-They are read outside the sandbox, so a small file must not become a large one: each reader has a bound.
+A small file should not become a large one, so each reader has a bound; where that fails, the process has (judging.py).
 """
 
 import csv
@@ -35,8 +35,9 @@ MOST_ROWS = 100_000  # of a query
 MOST_WORK = 1000  # of a query, in hundred thousands of instructions: some seconds
 PICTURES = ("BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")  # for others Pillow may start programs
 BAD = (
-    OSError, ValueError, LookupError, ArithmeticError, EOFError, SyntaxError, RuntimeError, struct.error, zlib.error,
-    lzma.LZMAError, zipfile.BadZipFile, csv.Error, sqlite3.Error, yaml.YAMLError, Image.DecompressionBombError,
+    OSError, ValueError, LookupError, ArithmeticError, EOFError, SyntaxError, RuntimeError, TypeError, AttributeError,
+    struct.error, zlib.error, lzma.LZMAError, zipfile.BadZipFile, csv.Error, sqlite3.Error, yaml.YAMLError,
+    Image.DecompressionBombError,
 )  # fmt: skip
 
 
@@ -131,7 +132,10 @@ def database(path: str, sql: str) -> list[Any]:
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         work = count()
         connection.set_progress_handler(lambda: next(work) > MOST_WORK, 100_000)  # a view may be endless
-        rows = connection.execute(sql).fetchmany(MOST_ROWS + 1)
+        try:
+            rows = connection.execute(sql).fetchmany(MOST_ROWS + 1)
+        except MemoryError as error:  # SQLite's word for lengths that a damaged file claims
+            raise ValueError("the database is damaged") from error
     if len(rows) > MOST_ROWS:
         raise ValueError("the query gives too many rows")
     return rows

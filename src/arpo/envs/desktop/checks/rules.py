@@ -18,6 +18,8 @@ KEYS: dict[str, tuple[str, str]] = {  # what they must have, and may; where they
     "file_contains": ("expected", ""),
     "check_line_number": ("expected", ""),
     "check_paragraphs": ("expected", ""),
+    "check_pdf": ("expected", ""),
+    "check_numbers": ("expected", ""),
     "check_gnome_favorite_apps": ("expected", ""),
     "check_direct_json_object": ("expected", "expect_in_result result_not_list ignore_list_order"),
     "check_include_exclude": ("", "include exclude"),
@@ -26,7 +28,7 @@ KEYS: dict[str, tuple[str, str]] = {  # what they must have, and may; where they
     "check_json": ("", "expect unexpect"),
     "check_image_size": ("", "width height ignore_transparent"),
     "check_pixels": ("at", "tolerance"),
-    "check_style": ("text property expected", ""),
+    "check_style": ("text property expected", "only"),
     "run_sqlite3": ("sql", ""),
     "check_font_size": ("type", "value min max"),
     "check_history_deleted": ("keywords", "type"),
@@ -83,5 +85,8 @@ def matches(value: Any, rule: dict[str, Any]) -> bool:
     except (TypeError, ValueError, OverflowError):
         return False  # a number was wanted, and it is none
     if method == "re":
-        return isinstance(value, str | int | float) and re.search(ref, str(value)) is not None
+        try:
+            return isinstance(value, str | int | float) and re.search(ref, str(value)) is not None
+        except ValueError:
+            return False  # a number of more digits than Python writes
     raise ValueError(f"the method {method!r} of a rule is not known here")

@@ -1,7 +1,7 @@
 """Cells of spreadsheets (.xlsx, .ods, .csv), read with the standard library.
 
 cells("sums.xlsx")                          {"A1": "Month", "B2": 12.5, …} of the first sheet
-check_cells(path, {"B2": 12.5})             are they so? {"A3": None}: is it empty?
+check_cells(path, {"B2": 12.5})             are they so? {"A3": None}: is it empty? only=True: is there nothing else?
 compare_table(path, wanted, rules=[…])      OSWorld's, for the rules sheet_name, sheet_data and check_cell
 """
 
@@ -20,6 +20,7 @@ LINK = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}"
 TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
+REFERENCE = re.compile(r"\[\.([A-Z]{1,3}[0-9]{1,7})(?::\.([A-Z]{1,3}[0-9]{1,7}))?\]")
 DIGITS = 9  # decimal places that count
 FEW = 1000  # repeated cells or rows beyond are the empty rest of a sheet
 MOST_CELLS = 1_000_000
@@ -36,9 +37,9 @@ def sheets_of(path: str) -> dict[str, Cells]:
     if path.lower().endswith(".csv"):
         return {"": _csv(csv_of(path))}
     parts = archive(path)
-    if "content.xml" in parts:
+    if "content.xml" in parts and not path.lower().endswith(".xlsx"):
         return _ods(xml_of(parts["content.xml"]()))
-    if "xl/workbook.xml" in parts:
+    if "xl/workbook.xml" in parts and not path.lower().endswith(".ods"):
         return _xlsx(parts)
     raise Unreadable(f"{path}: not a spreadsheet")
 
@@ -62,9 +63,34 @@ def rows_of(path: str, sheet: int | str = 0) -> list[list[Any]]:
     return [[values.get((row, column)) for column in range(width)] for row in range(height)]
 
 
-def check_cells(path: str, wanted: Cells, sheet: int | str = 0) -> float:
+def check_cells(
+    path: str, wanted: Cells, sheet: int | str = 0, only: bool = False, formulas: dict[str, list[str]] | None = None
+) -> float:
+    """`only`: no other cell has a value, and there is no other sheet. `formulas` (.ods): cells that are calculated, and
+    from which others: {"B7": ["B2", "B3"]}."""
     values = cells(path, sheet)
+    if only and (
+        len(sheets_of(path)) > 1 or values.keys() - {name for name, value in wanted.items() if value is not None}
+    ):
+        return 0.0
+    if formulas and not _calculated(path, sheet, formulas):
+        return 0.0
     return float(all(_same(values.get(name), value) for name, value in wanted.items()))
+
+
+@reader
+def _calculated(path: str, sheet: int | str, wanted: dict[str, list[str]]) -> bool:
+    sheets = _ods(xml_of(archive(path)["content.xml"]()), lambda cell: cell.get(f"{TABLE}formula"))
+    formulas = sheets.get(sheet, {}) if isinstance(sheet, str) else list(sheets.values())[sheet]
+    return all(_looks_at(formulas.get(name, ""), others) for name, others in wanted.items())
+
+
+def _looks_at(formula: str, names: list[str]) -> bool:
+    """Whether a formula of OpenDocument ("of:=SUM([.B2:.B5])") refers to all of these cells."""
+    ranges = [(_place(first), _place(last or first)) for first, last in REFERENCE.findall(formula.replace("$", ""))]
+    return all(
+        any(a <= row <= c and b <= column <= d for (a, b), (c, d) in ranges) for row, column in map(_place, names)
+    )
 
 
 def compare_table(path: str, wanted: str | None = None, *, rules: list[dict[str, Any]]) -> float:
@@ -159,14 +185,24 @@ def _xlsx_sheet(sheet: ET.Element, texts: list[str]) -> Cells:
     return values
 
 
-def _ods(content: ET.Element) -> dict[str, Cells]:
+def _ods_value(cell: ET.Element) -> Any:
+    value = cell.get(f"{OFFICE}value")
+    if value is not None:
+        return float(value)
+    if cell.get(f"{OFFICE}value-type") is not None:
+        return "\n".join("".join(part.itertext()) for part in cell.iter(f"{TEXT}p"))
+    return None
+
+
+def _ods(content: ET.Element, read: Callable[[ET.Element], Any] = _ods_value) -> dict[str, Cells]:
+    """`read`: what is taken of a cell."""
     sheets, size = {}, 0
     for table in content.iter(f"{TABLE}table"):
         sheet: Cells = {}
         row = 0
         for element in table.iter(f"{TABLE}table-row"):
             copies = _copies(element, "rows")
-            values = _ods_row(element)
+            values = _ods_row(element, read)
             if values and copies < FEW:
                 size += copies * len(values)
                 if size > MOST_CELLS:
@@ -177,18 +213,14 @@ def _ods(content: ET.Element) -> dict[str, Cells]:
     return sheets
 
 
-def _ods_row(row: ET.Element) -> dict[int, Any]:
+def _ods_row(row: ET.Element, read: Callable[[ET.Element], Any]) -> dict[int, Any]:
     values: dict[int, Any] = {}
     column = 0
     for cell in row:
         if not cell.tag.startswith(TABLE):
             continue
         copies = _copies(cell, "columns")
-        value: Any = cell.get(f"{OFFICE}value")
-        if value is not None:
-            value = float(value)
-        elif cell.get(f"{OFFICE}value-type") is not None:
-            value = "\n".join("".join(part.itertext()) for part in cell.iter(f"{TEXT}p"))
+        value = read(cell)
         if value is not None and copies < FEW:
             values |= {column + i: value for i in range(copies)}
         if len(values) > MOST_CELLS:

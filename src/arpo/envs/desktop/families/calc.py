@@ -18,7 +18,8 @@ TOWNS = [["Town", "Rain", "Days"], ["Bergen", 2250, 231], ["Lyon", 832, 104], ["
 
 
 def _one_cell(p: Params) -> Json:
-    return _on_sheet(p, p["say"], {**_cells(p["rows"]), p["at"]: p["value"]})
+    options = {"formulas": {p["at"]: p["of"]}} if "of" in p else {}  # where the instruction wants a formula
+    return _on_sheet(p, p["say"], {**_cells(p["rows"]), p["at"]: p["value"]}, **options)
 
 
 def _formula_script(look: Look, p: Params) -> Moves:
@@ -47,7 +48,7 @@ def _sort_script(look: Look, p: Params) -> Moves:
 
 
 def _sheet(p: Params) -> Json:
-    return _on_sheet(p, f"Rename the sheet to '{p['new']}' and save the file.", _cells(p["rows"]), p["new"])
+    return _on_sheet(p, f"Rename the sheet to '{p['new']}' and save the file.", _cells(p["rows"]), sheet=p["new"])
 
 
 def _sheet_script(look: Look, p: Params) -> Moves:
@@ -84,9 +85,10 @@ def _csv_script(look: Look, p: Params) -> Moves:
 
 
 def _bold(p: Params) -> Json:
-    rules = ({"text": text, "property": "font-weight", "expected": "bold"} for text in p["rows"][0])
-    checks = every(*(file_check("check_style", _path(p), rule) for rule in rules))
-    return task("Make the first row, with the names of the columns, bold, and save the file.", _config(p), checks)
+    say = "Make the first row, with the names of the columns, bold, and save the file."
+    rules = {"text": p["rows"][0], "property": "font-weight", "expected": "bold", "only": True}
+    table = _on_sheet(p, say, _cells(p["rows"]))
+    return table | {"evaluator": every(file_check("check_style", _path(p), rules), table["evaluator"])}
 
 
 def _bold_script(look: Look, p: Params) -> Moves:
@@ -95,9 +97,9 @@ def _bold_script(look: Look, p: Params) -> Moves:
     yield from save(look, _path(p))
 
 
-def _on_sheet(p: Params, say: str, cells: dict[str, Any], sheet: str | None = None) -> Json:
-    options = {"options": {"sheet": sheet}} if sheet else {}
-    return task(say, _config(p), file_check("check_cells", _path(p), cells) | options)
+def _on_sheet(p: Params, say: str, cells: dict[str, Any], **options: Any) -> Json:
+    """The file has these cells and nothing else."""
+    return task(say, _config(p), file_check("check_cells", _path(p), cells) | {"options": {"only": True, **options}})
 
 
 def _config(p: Params) -> list[Json]:
@@ -123,6 +125,7 @@ FAMILIES = (
         {"file": "costs.ods", "rows": COSTS, "at": "B7", "formula": "=SUM(B2:B5)", "value": 1219,
          "say": "Put the sum of all prices into cell B7 and save the file."},
         {"file": "hours.ods", "rows": STAFF, "at": "B9", "formula": "=MAX(B2:B6)", "value": 40,
+         "of": ["B2", "B3", "B4", "B5", "B6"],
          "say": "Calculate the largest number of hours in cell B9, with a formula, and save."},
         {"file": "rain.ods", "rows": TOWNS, "at": "B6", "formula": "=AVERAGE(B2:B4)", "value": 3100 / 3,
          "say": "I need the mean of the rain in the three towns in cell B6. Save the table then."},

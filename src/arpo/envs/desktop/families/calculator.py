@@ -49,6 +49,7 @@ def _quit(look: Look) -> Moves:
     yield from press("Quit the calculator.", "ctrl q")
     look.gone("galculator")
     look.file(SETTINGS)
+    look.says("pgrep -cx galculator; true", "0\n")
 
 
 def _button(key: str) -> tuple[int, int]:
@@ -59,7 +60,8 @@ def _button(key: str) -> tuple[int, int]:
 
 
 def _setting(name: str, value: str) -> Json:
-    return shell_says('grep "^$1=" "$2"', f"{name}={value}\n", name, SETTINGS)
+    """It is quit, and has kept this."""
+    return shell_says('grep "^$1=" "$2"; pgrep -cx galculator', f"{name}={value}\n0\n", name, SETTINGS)
 
 
 _CONFIG = [folder(f"{HOME}/.config"), launch("galculator")]

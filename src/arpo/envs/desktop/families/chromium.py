@@ -1,6 +1,7 @@
 """Tasks for Chromium, on pages of a small web server that a setup step starts in the sandbox.
 
-What a form sends is written to SENT. Pages are laid out by the pixel, so that an expert knows where to click.
+What a form sends is added to SENT, a line each time: an order is not undone by the next. Pages are laid out by the
+pixel, so that an expert knows where to click.
 """
 
 import html
@@ -9,7 +10,7 @@ import json
 from arpo.agent.actions import Finish, Type
 from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
-from arpo.envs.desktop.families.parts import HOME, check, launch, run, says, shell_says, task, write
+from arpo.envs.desktop.families.parts import HOME, check, every, launch, python_says, run, says, shell_says, task, write
 from arpo.types import Json
 
 APPS = ("chromium",)
@@ -21,8 +22,8 @@ SERVER = f"""import http.server, json, os, urllib.parse
 class Pages(http.server.SimpleHTTPRequestHandler):
     def do_POST(self):
         sent = self.rfile.read(int(self.headers["Content-Length"])).decode()
-        with open("{SENT}", "w") as file:
-            json.dump(dict(urllib.parse.parse_qsl(sent)), file, sort_keys=True)
+        with open("{SENT}", "a") as file:
+            print(json.dumps(dict(urllib.parse.parse_qsl(sent)), sort_keys=True), file=file)
         self.send_response(303)
         self.send_header("Location", "/thanks.html")
         self.end_headers()
@@ -33,10 +34,21 @@ server = http.server.ThreadingHTTPServer(("localhost", 8000), Pages)
 os.fork() and os._exit(0)
 server.serve_forever()
 """
+BOOKMARKED = """import json, sys
+def urls(entry):
+    for one in entry.get("children", []):
+        yield from [one["url"]] if one["type"] == "url" else urls(one)
+with open(sys.argv[1]) as file:
+    print(*(url for root in json.load(file)["roots"].values() for url in urls(root)), sep="\\n")
+"""
+BAR_SHOWN = """import json, sys
+with open(sys.argv[1]) as file:
+    print(json.load(file)["bookmark_bar"]["show_on_all_tabs"] is True)
+"""
 
 
 def _form(p: Params) -> Json:
-    return task(p["say"], _config(_form_page(p)), says(["cat", SENT], json.dumps(p["send"], sort_keys=True)))
+    return task(p["say"], _config(_form_page(p)), says(["cat", SENT], json.dumps(p["send"], sort_keys=True) + "\n"))
 
 
 def _form_script(look: Look, p: Params) -> Moves:
@@ -57,7 +69,7 @@ def _form_script(look: Look, p: Params) -> Moves:
 
 
 def _bookmark(p: Params) -> Json:
-    saved = shell_says('grep -c "\\"url\\": \\"$1\\"" "$2"', "1\n", f"{SITE}/{p['page']}", f"{PROFILE}/Bookmarks")
+    saved = python_says(BOOKMARKED, f"{SITE}/{p['page']}\n", f"{PROFILE}/Bookmarks")
     later = {
         "postconfig": [{"type": "sleep", "parameters": {"seconds": 3}}]
     }  # the browser takes its time to write them
@@ -96,7 +108,7 @@ def _download(p: Params) -> Json:
     return task(
         f"Download the file {p['file']} from this page; it belongs into the folder Downloads.",
         [write(f"{PAGES}/{p['file']}", p["text"]), *_config(_site(p["pages"]))],
-        says(["cat", f"{HOME}/Downloads/{p['file']}"], p["text"]),
+        shell_says('test ! -L "$1" && cat "$1"', p["text"], f"{HOME}/Downloads/{p['file']}"),
     )
 
 
@@ -108,8 +120,7 @@ def _download_script(look: Look, p: Params) -> Moves:
 
 
 def _find(p: Params) -> Json:
-    rules = {"include": [p["answer"]], "exclude": p["wrong"]}
-    answer = check("check_include_exclude", {"type": "answer"}, rules)
+    answer = check("check_numbers", {"type": "answer"}, {"expected": [int(p["answer"])]})
     return task(p["say"], _config(_site(p["pages"])), answer)
 
 
@@ -120,7 +131,7 @@ def _find_script(look: Look, p: Params) -> Moves:
 
 
 def _bar(p: Params) -> Json:
-    shown = shell_says('grep -c "show_on_all_tabs\\":true" "$1"; pgrep -c chromium', "1\n0\n", f"{PROFILE}/Preferences")
+    shown = every(python_says(BAR_SHOWN, "True\n", f"{PROFILE}/Preferences"), shell_says("pgrep -c chromium", "0\n"))
     return task(
         "Let the browser show its bookmarks bar on all pages, and close the browser.", _config(_site(NEWS)), shown
     )

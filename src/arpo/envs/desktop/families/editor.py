@@ -8,6 +8,12 @@ from arpo.types import Json
 
 APPS = ("mousepad",)
 VIEW = "org.xfce.mousepad.preferences.view"
+SWITCHES = (  # those that are off at first: one of them is asked for, the others are to stay so
+    "show-line-numbers", "word-wrap", "auto-indent", "show-whitespace", "show-line-endings", "show-right-margin",
+    "highlight-current-line", "match-braces", "insert-spaces",
+)  # fmt: skip
+SWITCHED_ON = """view=$1; shift
+for key; do test "$(gsettings get "$view" "$key")" = true && echo "$key"; done"""
 
 
 def _write(p: Params) -> Json:
@@ -78,7 +84,7 @@ def _view(p: Params) -> Json:
         p["say"],
         [run("gsettings", "set", VIEW, p["key"], "false"), write(f"{HOME}/Documents/essay.txt", ESSAY),
          launch("mousepad", f"{HOME}/Documents/essay.txt")],
-        shell_says('gsettings get "$1" "$2"', "true\n", VIEW, p["key"]),
+        shell_says(SWITCHED_ON, f"{p['key']}\n", VIEW, *SWITCHES),
     )  # fmt: skip
 
 

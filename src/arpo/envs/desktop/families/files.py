@@ -1,9 +1,11 @@
 """Tasks for PCManFM, a file manager."""
 
+from collections.abc import Iterable
+
 from arpo.agent.actions import Type
 from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
-from arpo.envs.desktop.families.parts import HOME, folder, launch, shell_says, task, write
+from arpo.envs.desktop.families.parts import HOME, every, folder, folder_is, launch, shell_says, task, write
 from arpo.types import Json
 
 APPS = ("pcmanfm",)
@@ -11,12 +13,8 @@ ICON_X, ICON_Y, ICON_STEP = 206, 97, 94.5  # the first icon's middle in the wind
 
 
 def _rename(p: Params) -> Json:
-    after = sorted({*p["files"], p["new"]} - {p["old"]})
-    return task(
-        f"Rename the file {p['old']} to {p['new']}.",
-        _config(p),
-        shell_says('cd "$1" && ls -1 && cat "$2"', "\n".join(after) + f"\n{_text(p['old'])}", _place(p), p["new"]),
-    )
+    after = _texts({*p["files"]} - {p["old"]}) | {p["new"]: _text(p["old"])}
+    return task(f"Rename the file {p['old']} to {p['new']}.", _config(p), folder_is(_place(p), after))
 
 
 def _rename_script(look: Look, p: Params) -> Moves:
@@ -32,7 +30,7 @@ def _folder(p: Params) -> Json:
     return task(
         f"Make a new folder called '{p['new']}' in {p['at']}.",
         _config(p),
-        shell_says('cd "$1" && find . -type d', f".\n./{p['new']}\n", _place(p)),
+        folder_is(_place(p), _texts(p["files"]), p["new"]),
     )
 
 
@@ -46,12 +44,12 @@ def _folder_script(look: Look, p: Params) -> Moves:
 
 def _move(p: Params) -> Json:
     verb = "Copy" if p["copy"] else "Move"
-    rest = sorted(p["files"] if p["copy"] else {*p["files"]} - {p["file"]})
-    listing = "\n".join([".:", *sorted([*rest, p["to"]]), "", f"{p['to']}:", p["file"]]) + "\n"
+    rest = p["files"] if p["copy"] else {*p["files"]} - {p["file"]}
+    after = _texts(rest) | {f"{p['to']}/{p['file']}": _text(p["file"])}
     return task(
         f"{verb} the file {p['file']} into the folder {p['to']}.",
         [*_config(p), folder(f"{_place(p)}/{p['to']}")],
-        shell_says('cd "$1" && LC_ALL=C ls -1 . "$2"', listing, _place(p), p["to"]),
+        folder_is(_place(p), after, p["to"]),
     )
 
 
@@ -68,11 +66,11 @@ def _move_script(look: Look, p: Params) -> Moves:
 
 
 def _delete(p: Params) -> Json:
-    rest = sorted({*p["files"]} - {p["file"]})
+    nowhere = shell_says('grep -rlF "$1" "$2"', "", _text(p["file"]), HOME)  # the wastebasket is in the home folder
     return task(
         f"Delete the file {p['file']} for good, without the wastebasket. Leave the others.",
         _config(p),
-        shell_says('cd "$1" && ls -1', "\n".join(rest) + "\n", _place(p)),
+        every(folder_is(_place(p), _texts({*p["files"]} - {p["file"]})), nowhere),
     )
 
 
@@ -94,6 +92,10 @@ def _config(p: Params) -> list[Json]:
 
 def _place(p: Params) -> str:
     return f"{HOME}/{p['at']}"
+
+
+def _texts(names: Iterable[str]) -> dict[str, str]:
+    return {name: _text(name) for name in names}
 
 
 def _text(name: str) -> str:

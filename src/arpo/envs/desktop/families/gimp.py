@@ -3,7 +3,7 @@
 from arpo.agent.actions import Type
 from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
-from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, run, task
+from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, run, shell_says, task
 from arpo.types import Json
 
 APPS = ("gimp",)
@@ -11,6 +11,7 @@ WIDTH, HEIGHT = 320, 200
 RED, BLUE, WHITE, BLACK = [220, 30, 30], [20, 60, 200], [250, 250, 250], [10, 10, 10]
 QUARTERS = [[RED, BLUE], [WHITE, BLACK]]
 PICTURE = f"{HOME}/Pictures/photo.png"
+FIRST_BYTES = {"png": " 89 50\n", "jpg": " ff d8\n", "bmp": " 42 4d\n"}  # of a file, by its kind
 DRAW = f"""import os, struct, zlib
 def part(kind, data):
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
@@ -24,18 +25,21 @@ with open("{PICTURE}", "wb") as file:
 
 
 def _picture(p: Params) -> Json:
-    """Change the picture by the menus and export it; its size and the middles of its quarters tell what was done."""
-    width, height = p.get("size", (WIDTH, HEIGHT))
-    at = [
-        [width * (2 * j + 1) // 4, height * (2 * i + 1) // 4, colour]
-        for i, row in enumerate(p.get("quarters", QUARTERS))
-        for j, colour in enumerate(row)
-    ]
-    checks = every(
-        file_check("check_image_size", p["out"], {"width": width, "height": height}),
-        file_check("check_pixels", p["out"], {"at": at, "tolerance": 20}),
-    )
+    """Change the picture by the menus and export it; its size and points of its quarters tell what was done."""
+    kind = shell_says('od -An -tx1 -N2 "$1"', FIRST_BYTES[p["out"].rpartition(".")[2]], p["out"])
+    done = _looks(p["out"], p.get("size", (WIDTH, HEIGHT)), p.get("quarters", QUARTERS))
+    checks = every(kind, *done, *_looks(PICTURE, (WIDTH, HEIGHT), QUARTERS))
     return task(f"{p['say']} Export the result as {p['out']}; the original stays as it is.", _CONFIG, checks)
+
+
+def _looks(path: str, size: tuple[int, int], quarters: list[list[list[int]]]) -> tuple[Json, Json]:
+    """A picture has this size, and each quarter its colour, near the edges of the picture too."""
+    width, height = size
+    at = [[width * x // 16, height * y // 16, quarters[y // 8][x // 8]] for y in (1, 4, 12, 15) for x in (1, 4, 12, 15)]
+    return (
+        file_check("check_image_size", path, {"width": width, "height": height}),
+        file_check("check_pixels", path, {"at": at, "tolerance": 20}),
+    )
 
 
 def _picture_script(look: Look, p: Params) -> Moves:

@@ -3,10 +3,11 @@
 from arpo.agent.actions import Type
 from arpo.envs.desktop.families.base import DesktopFamily, Params
 from arpo.envs.desktop.families.moves import Look, Moves, click, press, save_as, switch
-from arpo.envs.desktop.families.parts import HOME, file_is, launch, task, write
+from arpo.envs.desktop.families.parts import HOME, every, file_is, launch, shell_says, task, write
 from arpo.types import Json
 
 PAGE = f"{HOME}/.pages/notice.html"
+SCRIPT = 'said=$(timeout 5 sh "$1") && echo "$said"'  # it prints the words and ends
 
 
 def _note(p: Params) -> Json:
@@ -49,7 +50,7 @@ def _run(p: Params) -> Json:
         f"Write a shell script {p['path']} in the editor that prints {p['words']}, and run it in the terminal with its "
         f"output sent to {p['out']}.",
         [launch("xterm"), launch("mousepad")],
-        file_is(p["out"], p["words"]),
+        every(file_is(p["out"], p["words"]), shell_says(SCRIPT, f"{p['words']}\n", p["path"])),
     )
 
 

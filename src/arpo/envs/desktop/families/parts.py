@@ -53,10 +53,25 @@ def shell_says(script: str, expected: str, *arguments: str) -> Json:
 
 
 def file_is(path: str, text: str) -> Json:
-    """A file has this text, whatever line ends follow it."""
-    return shell_says('printf %s "$(cat "$1")"', text.rstrip("\n"), path)
+    """A file, not a link to one, has this text, whatever line ends follow it."""
+    return shell_says('test ! -L "$1" && printf %s "$(cat "$1")"', text.rstrip("\n"), path)
+
+
+def folder_is(path: str, files: dict[str, str], *folders: str) -> Json:
+    """A folder has just these files, with these texts, and these folders. A link is neither."""
+    entries = [*((f"f {name}", f"{text}\n") for name, text in files.items()), *((f"d {name}", "") for name in folders)]
+    return shell_says(_LIST, "".join(f"{entry}\n{text}" for entry, text in sorted(entries)), path)
+
+
+_LIST = """cd "$1" && find . -mindepth 1 -printf '%y %P\\n' | LC_ALL=C sort | while IFS= read -r entry; do
+echo "$entry"; case "$entry" in "f "*) cat "${entry#f }"; echo;; esac; done"""
+
+
+def python_says(program: str, expected: str, *arguments: str) -> Json:
+    """A program that reads what a shell cannot. It is isolated: nothing in the home folder is run with it."""
+    return says(["python3", "-I", "-c", program, *arguments], expected)
 
 
 def every(*evaluators: Json) -> Json:
     """All of them."""
-    return {key: [one[key] for one in evaluators] for key in ("func", "result", "expected")}
+    return {key: [one.get(key) for one in evaluators] for key in ("func", "result", "expected", "options")}

@@ -7,11 +7,14 @@ from arpo.envs.desktop.families.parts import HOME, launch, shell_says, task, wri
 from arpo.types import Json
 
 APPS = ("xterm",)
+LINKS = "find . -maxdepth 2 -name '[!.]*' -not -path './.*' -type l"  # none: what a task asks for is a file
 
 
 def _line(p: Params) -> Json:
     config = [*(write(f"{HOME}/{name}", text) for name, text in p["files"].items()), launch("xterm")]
-    return task(p["say"], config, shell_says(f"cd {HOME}; {p['check']}", p["expected"]))
+    kept = p.get("kept", list(p["files"]))  # what was read is still there as it was
+    expected = p["expected"] + "".join(p["files"][name] for name in kept)
+    return task(p["say"], config, shell_says(f"cd {HOME}; {p['check']}; cat {' '.join(kept)}; {LINKS}", expected))
 
 
 def _line_script(look: Look, p: Params) -> Moves:
@@ -46,14 +49,16 @@ FAMILIES = (
     DesktopFamily("terminal-files", APPS, _line, _line_script, (
         {"say": "Make the script backup.sh in the home folder executable for its owner.",
          "files": {"backup.sh": "#!/bin/sh\necho saved\n"}, "command": "chmod u+x backup.sh",
-         "check": "test -x backup.sh && ./backup.sh", "expected": "saved\n"},
+         "check": "stat -c %A backup.sh | cut -c 1-4,6,9; ./backup.sh", "expected": "-rwx--\nsaved\n"},
         {"say": "Move all .jpg files of the folder inbox into a new folder called photos, also in the home folder.",
          "files": {"inbox/a.jpg": "a", "inbox/b.jpg": "b", "inbox/c.txt": "c"},
-         "command": "mkdir photos && mv inbox/*.jpg photos", "check": "ls inbox photos",
-         "expected": "inbox:\nc.txt\n\nphotos:\na.jpg\nb.jpg\n"},
+         "command": "mkdir photos && mv inbox/*.jpg photos", "kept": ["inbox/c.txt"],
+         "check": "find inbox photos -printf '%y %p\n' | sort; cat photos/a.jpg; echo; cat photos/b.jpg; echo",
+         "expected": "d inbox\nd photos\nf inbox/c.txt\nf photos/a.jpg\nf photos/b.jpg\na\nb\n"},
         {"say": "Pack the folder thesis into a compressed archive thesis.tar.gz in the home folder.",
          "files": {"thesis/intro.tex": "a", "thesis/main.tex": "b"}, "command": "tar czf thesis.tar.gz thesis",
-         "check": "tar tzf thesis.tar.gz | sort | sed s,^[.]/,,",
-         "expected": "thesis/\nthesis/intro.tex\nthesis/main.tex\n"},
+         "check": "tar tzf thesis.tar.gz | sort | sed s,^[.]/,,; "
+                  "for name in intro main; do tar xzOf thesis.tar.gz --wildcards *thesis/$name.tex; echo; done",
+         "expected": "thesis/\nthesis/intro.tex\nthesis/main.tex\na\nb\n"},
     )),
 )  # fmt: skip

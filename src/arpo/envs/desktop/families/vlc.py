@@ -3,13 +3,25 @@
 from arpo.agent.actions import Type
 from arpo.envs.desktop.families.base import DesktopFamily, Params, impossible
 from arpo.envs.desktop.families.moves import CONFIRMS, Look, Moves, click, press
-from arpo.envs.desktop.families.parts import HOME, launch, run, shell_says, task
+from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, python_says, run, shell_says, task
 from arpo.types import Json
 
 APPS = ("vlc",)
 TITLE = "VLC media player"
 VLCRC = f"{HOME}/.config/vlc/vlcrc"
-SNAPSHOTS = "find . -name 'vlcsnap-*.png' -size +0"
+SNAPSHOTS = "find . -type f -name 'vlcsnap-*.png' -size +0"
+FOUND = "/tmp/arpo-snapshot.png"  # where the checker puts a copy of it
+GROUND, NEAR = (
+    [90, 28, 0],
+    {"tolerance": 24},
+)  # the film's, whichever way its colours are turned into red, green and blue
+INTERFACE = "^(qt-|one-instance|playlist-enqueue)"  # the settings of the preferences' first page
+ASIDE = "^qt-(privacy-ask|updates-notif|advanced-pref)="  # what is there before, and what the way there may leave
+XSPF = "{http://xspf.org/ns/0/}"
+PLAYLIST = f"""import sys, xml.etree.ElementTree
+playlist = xml.etree.ElementTree.parse(sys.argv[1]).getroot()
+print(playlist.tag, *(place.text for place in playlist.iter("{XSPF}location")), sep="\\n")
+"""
 # Uncompressed frames: a bright square that wanders over a dark ground, two minutes at a frame a second.
 FILM = """import os, sys
 os.makedirs(os.path.dirname(sys.argv[1]), exist_ok=True)
@@ -25,7 +37,11 @@ def _snapshot(p: Params) -> Json:
     return task(
         f"{p['say']} Take a snapshot of the film, as a file; leave it where the player puts it.",
         _config(p),
-        shell_says(f"cd {HOME}; {SNAPSHOTS} | head -1 | wc -l", "1\n"),
+        every(
+            file_check("check_image_size", FOUND, {"width": 160, "height": 120}),
+            file_check("check_pixels", FOUND, {"at": [[x, y, GROUND] for x in (5, 155) for y in (5, 115)], **NEAR}),
+        )
+        | {"postconfig": [run("sh", "-c", f"rm -rf {FOUND}; cd {HOME} && {SNAPSHOTS} -exec cp {{}} {FOUND} ';'")]},
     )
 
 
@@ -41,11 +57,11 @@ def _snapshot_script(look: Look, p: Params) -> Moves:
 
 
 def _playlist(p: Params) -> Json:
-    listed = "".join(f"<location>file://{_path(film)}</location>\n" for film in p["films"])
+    listed = "".join(f"file://{_path(film)}\n" for film in p["films"])
     return task(
         f"Save the playlist of the player as {p['out']}.",
         _config(p),
-        shell_says('grep -o "<location>.*</location>" "$1"', listed, p["out"]),
+        python_says(PLAYLIST, f"{XSPF}playlist\n{listed}", p["out"]),
     )
 
 
@@ -59,9 +75,8 @@ def _playlist_script(look: Look, p: Params) -> Moves:
 
 
 def _setting(p: Params) -> Json:
-    return task(
-        p["say"], [launch("vlc")], shell_says('grep "^$1=" "$2"', f"{p['key']}={p['value']}\n", p["key"], VLCRC)
-    )
+    changed = shell_says(f'grep -E "{INTERFACE}" "$1" | grep -vE "{ASIDE}"', f"{p['key']}={p['value']}\n", VLCRC)
+    return task(p["say"], [launch("vlc")], changed)
 
 
 def _setting_script(look: Look, p: Params) -> Moves:

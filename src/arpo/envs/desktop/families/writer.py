@@ -4,7 +4,7 @@ from arpo.agent.actions import Type
 from arpo.envs.desktop.families.base import DesktopFamily, Params
 from arpo.envs.desktop.families.moves import Look, Moves, click, press
 from arpo.envs.desktop.families.office import document, save, save_copy
-from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, shell_says, task
+from arpo.envs.desktop.families.parts import HOME, every, file_check, launch, task
 from arpo.types import Json
 
 APPS = ("libreoffice",)
@@ -51,7 +51,7 @@ def _append_script(look: Look, p: Params) -> Moves:
 
 
 def _style(p: Params) -> Json:
-    rules = {"text": p["text"][p["line"]], "property": p["property"], "expected": p["value"]}
+    rules = {"text": p["text"][p["line"]], "property": p["property"], "expected": p["value"], "only": True}
     return task(p["say"], _config(p), every(file_check("check_style", _path(p), rules), _text_is(p, p["text"])))
 
 
@@ -67,7 +67,7 @@ def _pdf(p: Params) -> Json:
     return task(
         f"Export this document as a PDF file to {p['pdf']}.",
         _config(p),
-        shell_says('head -c 5 "$1"', "%PDF-", p["pdf"]),
+        file_check("check_pdf", p["pdf"], {"expected": p["text"]}),
     )
 
 

@@ -15,11 +15,11 @@ import base64
 import pickle
 import sys
 from collections.abc import Callable
-from importlib import util
-from pathlib import Path
 from typing import Any
 
 from desktop_env import desktop_env  # type: ignore[import-not-found]
+
+from .serving import FOLDER, Lines, confine, empty, kept, text_of
 
 MOST_PROCESSES = 256  # Playwright brings a program of its own, with threads
 
@@ -37,20 +37,11 @@ class Provider:
         return self.address
 
 
-def worker() -> Any:
-    """The file beside this one, as a module: its folder is not in `sys.path`."""
-    spec = util.spec_from_file_location("osworld_worker", Path(__file__).with_name("osworld_worker.py"))
-    assert spec is not None and spec.loader is not None
-    module = util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def setup(ours: Any, lines: Any, address: str, size: list[int], task: dict[str, Any]) -> Any:
-    ours.empty()  # there are files of the last agent in it
+def setup(lines: Lines, address: str, size: list[int], task: dict[str, Any]) -> Any:
+    empty()  # there are files of the last agent in it
     desktop_env.create_vm_manager_and_provider = lambda *_, **__: (None, Provider(address))
     env = desktop_env.DesktopEnv(
-        "docker", path_to_vm="arpo", screen_size=tuple(size), cache_dir=str(ours.FOLDER), require_a11y_tree=False
+        "docker", path_to_vm="arpo", screen_size=tuple(size), cache_dir=str(FOLDER), require_a11y_tree=False
     )
     # What its reset does, but that it goes on where the setup failed.
     env._set_task_info(task)
@@ -58,7 +49,7 @@ def setup(ours: Any, lines: Any, address: str, size: list[int], task: dict[str, 
     def outside(name: str) -> Callable[..., float]:
         def metric(*arguments: Any, **options: Any) -> float:
             pickled = base64.b64encode(pickle.dumps((arguments, options))).decode()
-            score: float = lines.ask("metric", name, pickled, ours.kept())
+            score: float = lines.ask("metric", name, pickled, kept())
             return score
 
         return metric
@@ -72,22 +63,17 @@ def setup(ours: Any, lines: Any, address: str, size: list[int], task: dict[str, 
 
 
 def main() -> None:
-    ours = worker()
-    lines = ours.Lines(int(sys.argv[1]))
-    ours.confine(MOST_PROCESSES)
+    lines = Lines(int(sys.argv[1]))
+    confine(MOST_PROCESSES)
     env: Any = None
     while True:
         request = lines.hear()
         try:
             if request["do"] == "setup":
                 details = {name: request[name] for name in ("address", "size", "task")}
-                env, result = setup(ours, lines, **details), None
+                env, result = setup(lines, **details), None
             else:
                 result = float(env.evaluate())
             lines.say(**{"is": result})
         except Exception as error:  # the outside decides what it means
-            lines.say(error=ours.text_of(error))
-
-
-if __name__ == "__main__":
-    main()
+            lines.say(error=text_of(error))

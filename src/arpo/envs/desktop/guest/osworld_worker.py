@@ -1,17 +1,10 @@
 """Run under the interpreter of OSWorld's client, in a sandbox (envs/confined.py): its evaluators, asked by JSON lines.
 
     out {"metrics": ["compare_pptx_files", …], "getters": ["vm_wallpaper", …], …}       what it can do, first of all
-    in  {"id": "1f…", "files": {"a.csv": "base64…"}, "metric": "compare_table", "cpu_s": 60, "limit_s": 300,
-         "longest": 65536, "arguments": ["/arpo/tmp/files/a.csv", …], "options": {…}}   out {"id": "1f…", "is": 0.5, …}
-    in  {"id": "2e…", "getter": "shortcuts_on_desktop", "config": {…}, …}               out {"is": …, "files": {…}, …}
-        out {"call": "get_file", "arguments": ["/home/user/a.txt"]}  in {"is": "base64…"}       where it asks back
-    out {"over": "…"}       it ran against a wall of the sandbox: memory, processor time, the size of its folder
-    out {"error": "…"}      what else an evaluator raised, or what else it ended of
-    out {…, "last": true}   what is left of it cannot be taken away: ask another process the next time
+    in  {"metric": "compare_table", "arguments": ["/arpo/tmp/files/a.csv", …], "options": {…}, …}   out {"is": 0.5, …}
+    in  {"getter": "shortcuts_on_desktop", "config": {…}, …}                            out {"is": …, "files": {…}, …}
 
-Each is answered by a child of its own, which has limits. What it says goes through this process, which alone has the
-conversation and says nothing before all that the child started has ended and its files are gone. So nothing of one
-agent's file is there when the next one's question comes. Standard library and client only.
+What is around that is in serving.py. Standard library and client only.
 
 A getter is offered only where all that it wants of OSWorld's environment can be had by asking back: those that connect
 to the machine themselves are not. A metric is offered unless it would run the agent's files as Python, or its package
@@ -20,24 +13,17 @@ is only a stand-in (osworld-client/): it would say the same whatever the agent d
 
 import ast
 import base64
-import contextlib
-import ctypes
-import errno
 import inspect
-import json
-import os
 import pickle
-import resource
-import select
-import signal
-import socket
-import subprocess
+import secrets
+import shutil
 import sys
+import tarfile
 import textwrap
-import time
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
+
+from .serving import FOLDER, SCRATCH, Lines, attend, kept, text_of
 
 ASKED_BACK = (
     "get_file", "execute_python_command", "get_vm_screen_size", "get_vm_window_size", "get_vm_directory_tree",
@@ -46,46 +32,11 @@ ASKED_BACK = (
 OFFERED = {"env": ("controller", "cache_dir", "vm_platform"), "env.controller": ASKED_BACK}
 STOOD_IN = ("easyocr", "librosa")
 RUNNING = {"exec", "exec_module"}
-SCRATCH = Path("/arpo/tmp")  # all that may be written
-FOLDER = SCRATCH / "files"  # of a question
-MEMORY = 3 << 30  # of one process
 MOST_PROCESSES = 64
-WALLS = (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EMFILE)
-CRASHES = (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL)  # of a parser, on such a file
-LONGEST_TEXT = 1000  # of an error
-OUTCOME = ("is", "files", "over", "error")
-LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
-DUMPABLE = 4  # PR_SET_DUMPABLE
-
-
-class Lines:
-    """The conversation. Evaluators print, too: that goes nowhere."""
-
-    def __init__(self, fd: int) -> None:
-        os.dup2(1, 2)
-        self._input, self._output = os.fdopen(fd, "rb", 1 << 20), os.fdopen(os.dup(fd), "wb")
-        self.number: str | None = None  # of the question that is being answered
-
-    def say(self, **what: Any) -> None:
-        self._output.write(json.dumps({"id": self.number, **what}).encode() + b"\n")
-        self._output.flush()
-
-    def read_line(self) -> bytes:
-        return self._input.readline() or sys.exit()
-
-    def hear(self) -> Any:
-        said = json.loads(self.read_line())
-        self.number = said.get("id", self.number)
-        return said
-
-    def close(self) -> None:
-        self._input.close()
-        self._output.close()
-
-    def ask(self, call: str, *arguments: Any, **named: Any) -> Any:
-        self.say(call=call, arguments=[*arguments, *named.values()])
-        answer = self.hear()["is"]
-        return base64.b64decode(answer) if call == "get_file" and answer is not None else answer
+# Of a tar file come only files, folders and links inside it: no named pipe, for which who opens it waits for ever. Some
+# interpreters are too old to know how.
+FILTER = getattr(tarfile, "data_filter", None)
+LEADS_OUT: tuple[type[Exception], ...] = () if FILTER is None else (tarfile.FilterError,)
 
 
 class Controller:
@@ -139,166 +90,39 @@ def _names(function: Callable[..., Any]) -> set[str]:
     return variables | {node.attr for node in nodes if isinstance(node, ast.Attribute)}
 
 
-def put(files: dict[str, str]) -> None:
-    FOLDER.mkdir()
-    for name, data in files.items():
-        (FOLDER / name).parent.mkdir(parents=True, exist_ok=True)
-        (FOLDER / name).write_bytes(base64.b64decode(data))
+def apart(arguments: tuple[Any, ...]) -> list[Any]:
+    """The same, each with the files of the question in a folder of its own, whose name nobody can guess.
+
+    What unpacks an agent's archive follows its links and its "..". If they led to the expected file, that would be
+    compared with itself, or be written over before it is read.
+    """
+    moved = []
+    for argument in arguments:
+        folder = SCRATCH / secrets.token_hex(16)
+        shutil.copytree(FOLDER, folder)
+        moved.append(_elsewhere(argument, f"{FOLDER}/", f"{folder}/"))
+    shutil.rmtree(FOLDER)
+    return moved
 
 
-def kept(folder: Path = FOLDER) -> dict[str, str]:
-    """The files that are there; nothing that only leads to one."""
-    paths = [Path(place) / name for place, _, names in os.walk(folder) for name in names]
-    plain = [path for path in paths if path.is_file() and not path.is_symlink()]
-    return {str(path.relative_to(folder)): base64.b64encode(path.read_bytes()).decode() for path in plain}
+def _elsewhere(value: Any, old: str, new: str) -> Any:
+    if type(value) in (list, tuple):
+        return type(value)(_elsewhere(one, old, new) for one in value)
+    if type(value) is dict:
+        return {key: _elsewhere(one, old, new) for key, one in value.items()}
+    return new + value.removeprefix(old) if isinstance(value, str) and value.startswith(old) else value
 
 
-def watch_over(own: bool) -> None:
-    """Others cannot look into this process, or they may."""
-    ctypes.CDLL(None).prctl(DUMPABLE, int(own), 0, 0, 0)
-
-
-def confine(processes: int) -> None:
-    """For this process and its children."""
-    resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
-    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    resource.setrlimit(resource.RLIMIT_MSGQUEUE, (0, 0))  # they outlive who made them, and nobody could list them
-
-
-def empty() -> None:
-    """What a question left. Folders that may not be entered, and trees of thousands, are no hindrance."""
-    if any(SCRATCH.iterdir()):
-        command = 'chmod -R u+rwX "$0"; find "$0" -mindepth 1 -delete'
-        subprocess.run(["sh", "-c", command, SCRATCH], stderr=subprocess.DEVNULL, check=True)
-
-
-def serve(lines: Lines, request: dict[str, Any], answer: Callable[[Lines, dict[str, Any]], dict[str, Any]]) -> None:
-    """Answer it in a child, and see the end of that before a word is said."""
-    assert os.getpid() == 1, "what is ended below is every other process that it sees"
-    limits, before = limited(), spent_s()
-    ours, theirs = socket.socketpair()
-    child = os.fork()
-    if not child:
-        status = 1
-        try:
-            lines.close()  # before anything else: the next agent's question comes by it
-            ours.close()
-            watch_over(own=True)
-            Path("/proc/self/oom_score_adj").write_text("1000")  # it goes before its parent
-            resource.setrlimit(resource.RLIMIT_CPU, (request["cpu_s"], request["cpu_s"] + 1))
-            own = Lines(theirs.detach())
-            own.say(**_outcome(answer, own, request))
-            status = 0
-        finally:
-            os._exit(status)
-    theirs.close()
-    with ours:
-        said, late = _heard(lines, request, ours, child)
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
-    _, status = os.waitpid(child, 0)
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.wait()
-    outcome = said or _why(request, status, late, spent_s() - before)
-    empty()
-    lines.say(**outcome, last=leftovers() or limited() != limits)
-
-
-def _heard(
-    lines: Lines, request: dict[str, Any], ours: socket.socket, child: int
-) -> tuple[dict[str, Any] | None, bool]:
-    """What a child says in the end, if anything, and whether it is late. What it asks back before that is passed on."""
-    deadline, parts = time.monotonic() + request["limit_s"], bytearray()
-    pidfd = os.pidfd_open(child)
-    waiting: list[Any] = [ours, pidfd]
+def scored(request: dict[str, Any], compare: dict[str, Callable[..., Any]]) -> dict[str, Any]:
+    if "pickled" in request:  # of OSWorld's own getters, which give whatever they like; here it can do no harm
+        arguments, options = pickle.loads(base64.b64decode(request["pickled"]))
+        arguments = apart(arguments)
+    else:  # each file is in a folder of its getter's own already
+        arguments, options = request["arguments"], request["options"]
     try:
-        while ready := select.select(waiting, [], [], max(0.0, deadline - time.monotonic()))[0]:
-            if ours not in ready:
-                return None, False
-            read = _received(ours)
-            if not read:
-                waiting.remove(ours)  # its end is near, and says why
-            parts += read
-            if len(parts) > request["longest"]:
-                return {"error": f"it says more than {request['longest']} bytes"}, False
-            if b"\n" in read:
-                said = _read(bytes(parts))
-                if "call" not in said:
-                    return {name: said[name] for name in OUTCOME if name in said}, False
-                parts.clear()
-                lines.say(call=said["call"], arguments=said.get("arguments"))
-                answer = lines.read_line()
-                ours.settimeout(max(0.001, deadline - time.monotonic()))
-                with contextlib.suppress(OSError):  # it does not listen: it is late, or it has ended
-                    ours.sendall(answer)
-        return None, True
-    finally:
-        os.close(pidfd)
-
-
-def _received(ours: socket.socket) -> bytes:
-    try:
-        return ours.recv(1 << 20)
-    except ConnectionResetError:  # it has ended, and had not read all
-        return b""
-
-
-def _read(text: bytes) -> dict[str, Any]:
-    try:
-        said = json.loads(text.partition(b"\n")[0])
-    except (ValueError, RecursionError, MemoryError):
-        said = None
-    return said if isinstance(said, dict) else {"error": "it said what is no JSON object"}
-
-
-def _why(request: dict[str, Any], status: int, late: bool, spent: float) -> dict[str, Any]:
-    """Of a child that came to nothing: whose doing that is. A SIGKILL may be the host's, and a host may be busy."""
-    ended_by = signal.Signals(os.WTERMSIG(status)) if os.WIFSIGNALED(status) else None
-    if spent >= request["cpu_s"] or ended_by == signal.SIGXCPU:
-        return {"over": f"it takes more than {request['cpu_s']} s of processor time"}
-    if late:
-        return {"error": f"it did not answer within {request['limit_s']:g} s"}
-    if ended_by is not None:
-        return {"over" if ended_by in CRASHES else "error": f"it was ended by {ended_by.name}"}
-    return {"error": f"it ended with status {os.WEXITSTATUS(status)}"}
-
-
-def spent_s() -> float:
-    """Processor time of all that has ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
-
-
-def limited() -> list[tuple[int, int]]:
-    """The limits of this process, which a child may lower: the next child would inherit them."""
-    return [resource.getrlimit(limit) for limit in LIMITS]
-
-
-def leftovers() -> bool:
-    """System V's shared memory, semaphores and queues stay when all who used them have ended."""
-    return any(Path("/proc/sysvipc", kind).read_text().count("\n") > 1 for kind in ("shm", "sem", "msg"))
-
-
-def text_of(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}"[:LONGEST_TEXT]
-
-
-def _outcome(
-    answer: Callable[[Lines, dict[str, Any]], dict[str, Any]], own: Lines, request: dict[str, Any]
-) -> dict[str, Any]:
-    try:
-        put(request.get("files", {}))
-        reply = answer(own, request)
-        json.dumps(reply)
-        return reply
-    except MemoryError:
-        return {"over": "it wants more memory than it may have"}
-    except OSError as error:
-        return {"over" if error.errno in WALLS else "error": text_of(error)}
-    except Exception as error:  # the outside decides what it means
-        return {"error": text_of(error)}
+        return {"is": float(compare[request["metric"]](*arguments, **options))}
+    except LEADS_OUT as error:
+        return {"over": f"an archive with more than files in it: {text_of(error)}"}
 
 
 def main() -> None:
@@ -308,6 +132,8 @@ def main() -> None:
     except Exception as error:  # whatever it is, it cannot be used
         lines.say(error=text_of(error))
         return
+    if FILTER is not None:
+        tarfile.TarFile.extraction_filter = staticmethod(FILTER)
     known = {name for name, one in vars(metrics).items() if inspect.isfunction(one)}
     compare = usable(metrics)
     every = {
@@ -319,22 +145,10 @@ def main() -> None:
 
     def answer(own: Lines, request: dict[str, Any]) -> dict[str, Any]:
         if "metric" in request:
-            if "pickled" in request:  # of OSWorld's own getters, which give whatever they like; here it can do no harm
-                arguments, options = pickle.loads(base64.b64decode(request["pickled"]))
-            else:
-                arguments, options = request["arguments"], request["options"]
-            return {"is": float(compare[request["metric"]](*arguments, **options))}
+            return scored(request, compare)
         value = fetch[request["getter"]](Environment(own, str(FOLDER)), request["config"])
         return {"is": value, "files": kept()}
 
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # the first process hears no signal that it has no handler for
-    watch_over(own=False)
-    confine(MOST_PROCESSES)
     refused = sorted(known - compare.keys())
-    lines.say(metrics=sorted(compare), getters=sorted(fetch), every_getter=sorted(every), refused=refused)
-    while True:
-        serve(lines, lines.hear(), answer)
-
-
-if __name__ == "__main__":
-    main()
+    offer = {"metrics": sorted(compare), "getters": sorted(fetch), "every_getter": sorted(every), "refused": refused}
+    attend(lines, answer, MOST_PROCESSES, **offer)

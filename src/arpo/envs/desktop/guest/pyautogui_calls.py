@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 PAUSE = 0.0  # seconds after every call; OSWorld's clients wait for the screen themselves
 FAILSAFE = False  # a pointer in a corner is no sign of anything here
 MINIMUM_DURATION, STEP_S = 0.1, 0.02
+AT_ONCE = 100  # keys or notches of one request, at most
 LEFT, MIDDLE, RIGHT, PRIMARY, SECONDARY = "left", "middle", "right", "left", "right"
 BUTTONS = {"left": 1, "primary": 1, "middle": 2, "right": 3, "secondary": 3, 1: 1, 2: 2, 3: 3}
 NAMES = {
@@ -209,8 +210,9 @@ vscroll = scroll
 
 
 def _wheel(button: int, clicks: float, x: Any, y: Any) -> None:
-    at = _place(x, y)
-    _ask("scroll", x=at[0], y=at[1], button=button, count=abs(int(clicks)))
+    at, left = _place(x, y), abs(int(clicks))
+    for start in range(0, left, AT_ONCE):
+        _ask("scroll", x=at[0], y=at[1], button=button, count=min(left - start, AT_ONCE))
     time.sleep(PAUSE)
 
 
@@ -275,8 +277,9 @@ def hold(keys: str | list[str], **more: Any) -> Iterator[None]:
 
 def write(message: str | Iterable[str], interval: float = 0.0, **more: Any) -> None:
     known = [keysym for keysym in map(_keysym, message) if keysym is not None]
-    for part in [[keysym] for keysym in known] if interval else [known] if known else []:
-        _ask("type", keysyms=part)
+    size = 1 if interval else AT_ONCE
+    for start in range(0, len(known), size):
+        _ask("type", keysyms=known[start : start + size])
         time.sleep(interval)
     time.sleep(PAUSE)
 

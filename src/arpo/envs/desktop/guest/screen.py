@@ -19,20 +19,27 @@ ALT, HOLD_S = 0xFFE9, 0.03  # the window manager must see Alt held when it opens
 POLL_S = 0.012  # drawings closer than this are one
 SLOW = {b"soffice.bin": 0.35}  # seconds after which a program still draws: LibreOffice renews its bars by a timer
 MANAGER_S = 0.2  # for the window manager to answer
+LONGEST_NAME, MOST_WINDOWS = 4096, 256  # of what programs say of their windows
+SCREEN_CALLS = "click drag scroll move hold size pointer type press windows activate close_window settle".split()
+# What programs here may ask for. While one is served nobody else is, so none may take long: an agent that asks for a
+# year of settling would have no score, which it may like better than a bad one.
+PROGRAM_CALLS = "click drag scroll move hold size pointer type press".split()
+MOST_AT_ONCE = 100  # clicks, notches or keys that one of these asks for: each may take MANAGER_S
 MEDIA = 0x1008  # the upper half of keysyms such as that of "louder"
 
 
 class Screen:
     """X server, window manager and what is done to them."""
 
-    def __init__(self, server: subprocess.Popen[bytes]) -> None:
+    def __init__(self, server: subprocess.Popen[bytes], proc: int) -> None:
         self.server, self.lost = server, False
+        self.proc = proc  # an open /proc, of all processes here
         self.shift_held = False  # by a press that was asked for
         self.lock = threading.Lock()  # Xlib's connection and the pointer are one
         self.display = display.Display(":0")
         self.display.set_error_handler(lambda *error: None)  # of requests without an answer: a window that has closed
         self.root = self.display.screen().root
-        self.probe = self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)  # never shown
+        self.probe = self._new_probe()
         self.drawing = Drawing()
         low, high = self.display.display.info.min_keycode, self.display.display.info.max_keycode
         rows = self.display.get_keyboard_mapping(low, high - low + 1)
@@ -79,10 +86,16 @@ class Screen:
         self.probe.delete_property(self._atom("_NET_FRAME_EXTENTS"))
         self._ask_manager("_NET_REQUEST_FRAME_EXTENTS", self.probe.id, [0] * 5)
         deadline = time.monotonic() + MANAGER_S
-        while not self.probe.get_full_property(self._atom("_NET_FRAME_EXTENTS"), X.AnyPropertyType):
-            if time.monotonic() > deadline:
-                return  # a program has ended it
-            time.sleep(0.0002)
+        try:
+            while not self.probe.get_property(self._atom("_NET_FRAME_EXTENTS"), X.AnyPropertyType, 0, 1):
+                if time.monotonic() > deadline:
+                    return  # a program has ended it
+                time.sleep(0.0002)
+        except error.BadWindow:  # any program may take any window away
+            self.probe = self._new_probe()
+
+    def _new_probe(self) -> Any:
+        return self.root.create_window(0, 0, 1, 1, 0, X.CopyFromParent)  # never shown
 
     def size(self) -> list[int]:
         screen = self.display.screen()
@@ -129,7 +142,9 @@ class Screen:
         """The keycodes that give keysyms together, Shift among them where one needs it and it is not held already."""
         codes = []
         for keysym in keysyms:
-            code, shifted = self._places(keysym)[0]
+            code, shifted = next(iter(self._places(keysym)), (0, 0))
+            if not code:
+                continue  # a program has taken it off the keyboard since
             if shifted and not self.shift_held:
                 codes.append(self.display.keysym_to_keycode(XK.XK_Shift_L))
             codes.append(code)
@@ -166,10 +181,14 @@ class Screen:
 
     def _read_map(self) -> None:
         """Hear of changes to the keyboard's map: ours, and those of programs."""
-        while self.display.pending_events():
+        changed = None
+        for _ in range(self.display.pending_events()):  # and not of those that come meanwhile: there may be no end
             event = self.display.next_event()
-            if event.type == X.MappingNotify:
-                self.display.refresh_keyboard_mapping(event)
+            changed = event if event.type == X.MappingNotify else changed
+        if changed is not None:
+            low, high = self.display.display.info.min_keycode, self.display.display.info.max_keycode
+            changed.first_keycode, changed.count, changed.request = low, high - low + 1, X.MappingKeyboard
+            self.display.refresh_keyboard_mapping(changed)  # once, of all keys: programs may send any number of these
 
     # Windows.
 
@@ -177,31 +196,30 @@ class Screen:
         """What a task bar would show, the lowest first."""
         with_focus = self._value(self.root, "_NET_ACTIVE_WINDOW")
         shown = []
-        for number in self._value(self.root, "_NET_CLIENT_LIST_STACKING"):
+        for number in self._value(self.root, "_NET_CLIENT_LIST_STACKING")[-MOST_WINDOWS:]:
             window = self.display.create_resource_object("window", number)
             try:
                 if self._is_splash(window):
                     continue
-                names = window.get_wm_class() or ("", "")
                 place = window.get_geometry()
                 at = self.root.translate_coords(window, 0, 0)
                 shown.append(
                     {
                         "id": number,
                         "title": self._title(window),
-                        "class": list(names),
+                        "class": self._class(window),
                         "box": [at.x, at.y, place.width, place.height],
                         "active": number in with_focus,
                     }
                 )
-            except (error.BadWindow, error.BadDrawable):
+            except error.XError:
                 continue  # it closed meanwhile
         return shown
 
     def _is_splash(self, window: Any) -> bool:
         """The picture that a program shows while it starts."""
-        kinds = window.get_full_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM)
-        return kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_SPLASH") in kinds.value
+        kinds = window.get_property(self._atom("_NET_WM_WINDOW_TYPE"), Xatom.ATOM, 0, MOST_WINDOWS)
+        return kinds is not None and self._atom("_NET_WM_WINDOW_TYPE_SPLASH") in list(kinds.value)
 
     def activate(self, window: int) -> None:
         self._ask_manager("_NET_ACTIVE_WINDOW", window, [2, X.CurrentTime, 0, 0, 0])
@@ -219,16 +237,20 @@ class Screen:
         self.display.sync()
 
     def _title(self, window: Any) -> str:
-        for name in ("_NET_WM_NAME", "WM_NAME"):
-            title = window.get_full_property(self._atom(name), X.AnyPropertyType)
-            if title is not None:
-                value = title.value
-                return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
-        return ""
+        return next((text for name in ("_NET_WM_NAME", "WM_NAME") if (text := self._text(window, name))), "")
+
+    def _class(self, window: Any) -> list[str]:
+        """Two names: the window's own and the program's."""
+        return [*self._text(window, "WM_CLASS").split("\0"), "", ""][:2]
+
+    def _text(self, window: Any, name: str) -> str:
+        """A property, which a program may have given any kind and any length."""
+        held = window.get_property(self._atom(name), X.AnyPropertyType, 0, LONGEST_NAME // 4)
+        return held.value.decode("utf-8", "replace") if held is not None and isinstance(held.value, bytes) else ""
 
     def _value(self, window: Any, name: str) -> list[int]:
-        values = window.get_full_property(self._atom(name), Xatom.WINDOW)
-        return [] if values is None else list(values.value)
+        held = window.get_property(self._atom(name), Xatom.WINDOW, 0, MOST_WINDOWS)
+        return list(held.value) if held is not None and held.format == 32 else []
 
     def _atom(self, name: str) -> int:
         return self.display.intern_atom(name)
@@ -242,16 +264,18 @@ class Screen:
         """
         self.drawing.forget()
         began = since = time.monotonic()
-        used, _, slowest_s = work()
+        used, _, slowest_s = work(self.proc)
         quiet_s = max(quiet_s, slowest_s)
         while True:
             left_s = min(since + quiet_s, began + limit_s) - time.monotonic()
             drawn = self.drawing.drawn(max(POLL_S, left_s))
             now = time.monotonic()
-            total, wanted, _ = work()
+            total, wanted, _ = work(self.proc)
             if drawn or (now - since >= quiet_s and total - used >= busy * (now - since)):
                 since, used = now, total
-            elif now - since >= quiet_s and not wanted and not work()[1]:  # one may wake another behind a single look
+            elif (
+                now - since >= quiet_s and not wanted and not work(self.proc)[1]
+            ):  # one may wake another behind a single look
                 return {"settle_s": now - began, "settled": True}
             if now - began >= limit_s:
                 return {"settle_s": now - began, "settled": False}
@@ -276,24 +300,24 @@ class Drawing:
 
     def forget(self) -> None:
         """What was drawn until now."""
-        while self.display.pending_events():
+        for _ in range(self.display.pending_events()):
             self.display.next_event()
         self.display.damage_subtract(self.what)  # only then is the next drawing told
         self.display.sync()
 
 
-def work() -> tuple[float, bool, float]:
+def work(proc: int) -> tuple[float, bool, float]:
     """Processor seconds that the programs here have used; whether one wants more; how late the slowest may draw.
 
     On a busy machine one that wants the processor or the disk and does not get it uses none, and is not at rest: known
     of main threads. Programs that have ended are not in the seconds: a difference may be below 0.
     """
     total, wanted, slowest_s = 0, False, 0.0
-    for name in os.listdir("/proc"):
+    for name in os.listdir(proc):
         if name.isdigit() and int(name) != os.getpid():
             try:
                 used = time.clock_gettime_ns((~int(name) << 3) | 2)  # the kernel's clock of another process
-                state = read_proc(name, "stat")
+                state = read_proc(f"{name}/stat", proc)
             except OSError:
                 continue  # it has ended
             program, _, rest = state.partition(b"(")[2].rpartition(b") ")
@@ -303,8 +327,8 @@ def work() -> tuple[float, bool, float]:
     return total / 1e9, wanted, slowest_s
 
 
-def read_proc(pid: str, name: str) -> bytes:
-    fd = os.open(f"/proc/{pid}/{name}", os.O_RDONLY)
+def read_proc(name: str, proc: int) -> bytes:
+    fd = os.open(name, os.O_RDONLY, dir_fd=proc)
     try:
         return os.read(fd, 4096)
     finally:

@@ -7,11 +7,15 @@ different each time, and no place on the screen can be learned by heart.
 
 import string
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Sequence
+from functools import cache
 from random import Random
 from typing import Any, ClassVar, TypeAlias
 
-from arpo.envs.pocket.apps.mail import fill
+from arpo.envs.pocket.apps.mail import Letter, fill, letters
+from arpo.envs.pocket.apps.pages import new_store
+from arpo.envs.pocket.apps.settings import DEFAULTS
 from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import TASKBAR, App, Desktop
 from arpo.envs.pocket.screen import Move, ParsedScreen
@@ -28,6 +32,7 @@ class Family(ABC):
     name: ClassVar[str]  # "files-rename": the domain (an application, or "multi"), and what is done; unique
     asks: ClassVar[str]  # "Turn {on:on|off} {what}.": what the agent is told, parameters in braces
     feasible: ClassVar[bool] = True
+    judges: ClassVar[tuple[str, ...]] = ()  # of `belongings`, what `check` looks at; all others must stay as they were
 
     @property
     def domain(self) -> str:
@@ -49,9 +54,15 @@ class Family(ABC):
     def check(self, desk: Desktop, p: Params) -> bool:
         """Whether the state of the machine is what the instruction asks for. False at the start."""
 
+    def done(self, desk: Desktop, p: Params) -> bool:
+        """Whether it is, and nothing was done that nobody asked for: no mail sent, nothing ordered, no file lost."""
+        return self.check(desk, p) and all(
+            now == desk.stores["start"][kind] for kind, now in belongings(desk).items() if kind not in self.judges
+        )
+
     @abstractmethod
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
-        """The next move; None: lost. `s.notes` keep what was read on earlier screens. Done is decided by `check`."""
+        """The next move; None: lost. `s.notes` keep what was read on earlier screens. Done is decided by `done`."""
 
     def start(self, desk: Desktop, p: Params, rng: Random) -> None:
         """Set up at random what no instruction names, then what this family needs."""
@@ -62,6 +73,7 @@ class Family(ABC):
         desk.settings["accent"] = rng.choice(["Blue", "Green", "Purple", "Gray"])
         self.setup(desk, p, rng)
         desk.stores["files"] = desk.files.twin()
+        desk.stores["start"] = belongings(desk)
 
 
 class _Wording(string.Formatter):
@@ -131,6 +143,29 @@ def hide(desk: Desktop, name: str) -> None:
     """Minimise an application that is in front, so that one has to go there to see what it shows."""
     if (window := desk.active) and window.app.name == name:
         desk.minimise(window)
+
+
+def belongings(desk: Desktop) -> dict[str, Any]:
+    """What a user has on the machine, by kinds. An application that was never started has what it will start with."""
+    web = desk.stores.get("browser") or _first_web()
+    return {
+        "files": desk.files.outside_trash(),
+        "mails": ledger(letters(desk)),
+        "settings": DEFAULTS | desk.settings,
+        "bookmarks": sorted(web["bookmarks"]),
+        "sent": list(web["sent"]),
+    }
+
+
+@cache
+def _first_web() -> dict[str, Any]:
+    return new_store(Random(0))
+
+
+def ledger(mails: list[Letter], with_trash: bool = True) -> Counter[tuple[str, str, str, str, str, bool]]:
+    """What a check compares: all of the mails but their order and whether they were read."""
+    kept = [mail for mail in mails if with_trash or mail.folder != "Trash"]
+    return Counter((m.sender, m.to, m.subject, m.body, m.folder, m.starred) for m in kept)
 
 
 def others_kept(desk: Desktop, *paths: str) -> bool:

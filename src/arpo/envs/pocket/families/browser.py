@@ -101,6 +101,7 @@ class Bookmark(Family):
     """Find a page and star it."""
 
     name = "browser-bookmark"
+    judges = ("bookmarks",)
     asks = "Bookmark the page '{item}' of the Shop in the Browser."
     random_params = drawn(item=noun)
 
@@ -125,6 +126,7 @@ class Form(Family):
     """Fill in and send the contact form."""
 
     name = "browser-form"
+    judges = ("sent",)
     asks = "Send the Contact form in the Browser: name {name}, {topic}, {copy:with|without} a copy."
     random_params = drawn(name=person, topic=one_of(TOPICS), copy=coin)
 
@@ -175,6 +177,7 @@ class Cheaper(Family):
     """Compare two prices and order."""
 
     name = "browser-cheaper"
+    judges = ("sent",)
     asks = "Order the {cheaper:cheaper|dearer} one in the Shop of the Browser: {one} or {two}."
 
     def random_params(self, rng: Random) -> Params:

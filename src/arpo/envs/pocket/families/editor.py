@@ -81,6 +81,7 @@ class NewFile(Family):
     """Write a line in an empty editor and save it under a name."""
 
     name = "editor-new"
+    judges = ("files",)
     asks = "Write '{text}' in the Editor and save it as {name} in Documents."
     random_params = drawn(name=text_file, text=sentence)
 
@@ -100,6 +101,7 @@ class Append(Family):
     """Add a line at the end of a file and save it with the keyboard."""
 
     name = "editor-append"
+    judges = ("files",)
     asks = "Add the line '{line}' at the end of {name} and save it."
     random_params = drawn(name=text_file, line=sentence)
 
@@ -136,6 +138,7 @@ class ReplaceWord(Family):
     """Replace a word everywhere through the Replace dialog, then save by the menu."""
 
     name = "editor-replace"
+    judges = ("files",)
     asks = "Replace the word {old} by {new} in all of {name} and save it."
 
     def random_params(self, rng: Random) -> Params:
@@ -182,9 +185,11 @@ class Discard(Family):
         desk.files.write(f"{DOCUMENTS}/{p['name']}", sentence(rng))
         open_in_editor(desk, rng, p["name"]).box.insert(f"{sentence(rng)}\n")
         distract(desk, rng, p["name"])
+        desk.stores["keep"] = {window.app.path for window in desk.windows} - {f"{DOCUMENTS}/{p['name']}"}
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return desk.window_with(f"{DOCUMENTS}/{p['name']}") is None and others_kept(desk)
+        paths = {window.app.path for window in desk.windows}
+        return f"{DOCUMENTS}/{p['name']}" not in paths and paths >= desk.stores["keep"]
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         if s.dialog == "Unsaved changes":

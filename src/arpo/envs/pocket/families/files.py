@@ -70,6 +70,7 @@ def hold(s: ParsedScreen, folder: str, name: str) -> Move | None:
 class FileFamily(Family):
     """A folder with a file that the instruction names, among others."""
 
+    judges = ("files",)
     most: ClassVar[int] = 10  # other files in the folder; a list of more than seven scrolls on the default screen
     trash_counts: ClassVar[bool] = False  # whether the trash must be as the goal says, too
     random_params = drawn(name=any_file, folder=one_of(PLACES))

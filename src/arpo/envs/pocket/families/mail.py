@@ -5,7 +5,6 @@ mail may have been moved, starred, written or lost. Whether mails were read does
 """
 
 from abc import abstractmethod
-from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import ClassVar
@@ -13,7 +12,7 @@ from typing import ClassVar
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.mail import FOLDERS, ME, Letter, Mail, add_message, fill, letters, new_subject
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, open_perhaps
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, ledger, open_perhaps
 from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.words import drawn, noun, nouns, one_of, person, sentence
 
@@ -81,15 +80,10 @@ def remembered(desk: Desktop) -> list[Letter]:
     return [replace(mail) for mail in desk.stores["mails"]]
 
 
-def ledger(mails: list[Letter], with_trash: bool = True) -> Counter[tuple[str, str, str, str, str, bool]]:
-    """What a check compares: all of the mails but their order and whether they were read."""
-    kept = [mail for mail in mails if with_trash or mail.folder != "Trash"]
-    return Counter((m.sender, m.to, m.subject, m.body, m.folder, m.starred) for m in kept)
-
-
 class MailFamily(Family):
     """A mail that the instruction names by sender and subject, among others."""
 
+    judges = ("mails",)
     trash_counts: ClassVar[bool] = True  # whether the trash must be as the goal says, too
     random_params = drawn(sender=person, subject=new_subject)
 

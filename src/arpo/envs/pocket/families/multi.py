@@ -7,7 +7,7 @@ from arpo.envs.pocket.apps.mail import ME, Letter, add_message, fill, letters, n
 from arpo.envs.pocket.apps.pages import SECTIONS, new_store
 from arpo.envs.pocket.desktop import Desktop
 from arpo.envs.pocket.families import browser, editor, files, mail, sheet
-from arpo.envs.pocket.families.base import Family, Params, add_files, others_kept, place, place_some
+from arpo.envs.pocket.families.base import Family, Params, add_files, ledger, others_kept, place, place_some
 from arpo.envs.pocket.screen import Move, ParsedScreen
 from arpo.envs.pocket.vfs import DOCUMENTS, PLACES
 from arpo.envs.pocket.words import drawn, nouns, one_of, person, sentence, text_file
@@ -28,6 +28,7 @@ class MailedNote(Family):
     """Read a number in a mail and save it in a file."""
 
     name = "multi-mailnote"
+    judges = ("files",)
     asks = "Save the phone number from the mail of {sender} as {name} in Documents."
     random_params = drawn(sender=person, name=text_file)
 
@@ -52,6 +53,7 @@ class PriceToSheet(Family):
     """Look a price up in the browser and put it into a cell."""
 
     name = "multi-webprice"
+    judges = ("files",)
     asks = "Put the price of {item} from the Shop of the Browser into cell {cell} of {name} and save it."
 
     def random_params(self, rng: Random) -> Params:
@@ -93,6 +95,7 @@ class FileToMail(Family):
     """Open a file to read it, then send its text."""
 
     name = "multi-filemail"
+    judges = ("mails",)
     asks = "Mail the text of {name} in Documents to {to} with the subject '{subject}'."
 
     def random_params(self, rng: Random) -> Params:
@@ -109,7 +112,7 @@ class FileToMail(Family):
 
     def check(self, desk: Desktop, p: Params) -> bool:
         letter = Letter(ME, p["to"], p["subject"], desk.stores["text"], "Sent")
-        return mail.ledger(letters(desk)) == mail.ledger([*mail.remembered(desk), letter])
+        return ledger(letters(desk)) == ledger([*mail.remembered(desk), letter])
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         page = editor.page_of(s, p["name"])
@@ -128,6 +131,7 @@ class FileAttachment(Family):
     """Save a file from a mail, then put it where it belongs."""
 
     name = "multi-attachment"
+    judges = ("files",)
     asks = "Save the file in the mail from {sender} and move it to {folder}."
     random_params = drawn(sender=person, folder=one_of(["Documents", "Pictures"]))
 
@@ -160,6 +164,7 @@ class Download(Family):
     """Download a file from a page, then open it."""
 
     name = "multi-download"
+    judges = ("files",)
     asks = "Download {name} from the Files page of the Browser and open it in the Editor."
     random_params = drawn(name=text_file)
 

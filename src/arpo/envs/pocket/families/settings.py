@@ -130,6 +130,8 @@ def bring(s: ParsedScreen, label: str, wanted: str, *targets: str) -> Move | Non
 class SettingsFamily(Family):
     """Settings that are to be changed, and no others."""
 
+    judges = ("settings",)
+
     @abstractmethod
     def goals(self, p: Params) -> dict[str, Any]:
         """What the instruction asks for, by the controls' labels."""
@@ -215,6 +217,7 @@ class Reset(Family):
     """Reset everything, which a dialog asks about, then choose two things anew."""
 
     name = "settings-reset"
+    judges = ("settings",)
     asks = "Reset all settings. Then set the Language to {language} and the Time zone to {zone}."
 
     def random_params(self, rng: Random) -> Params:

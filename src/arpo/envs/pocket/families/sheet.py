@@ -177,6 +177,8 @@ def last_row(seen: dict[str, str]) -> int:
 class SheetFamily(Family):
     """A table in a file of the Documents folder, to be changed and saved."""
 
+    judges = ("files",)
+
     def table(self, p: Params, rng: Random) -> Cells:
         return new_table(rng)
 

@@ -6,7 +6,7 @@ from arpo.agent.actions import Drag, Fail
 from arpo.envs.pocket.apps import APPS
 from arpo.envs.pocket.apps.editor import Editor
 from arpo.envs.pocket.desktop import TASKBAR, Desktop, Window
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, others_kept, place, place_some
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, place, place_some
 from arpo.envs.pocket.screen import Move, ParsedScreen
 from arpo.envs.pocket.words import drawn, one_of, sentence
 
@@ -68,12 +68,12 @@ class Minimise(Family):
     random_params = drawn(app=one_of(TITLED), others=one_of([0, 1, 2, 3]))
 
     def setup(self, desk: Desktop, p: Params, rng: Random) -> None:
-        open_apps(desk, rng, [p["app"], *others(rng, p["others"], p["others"], p["app"])])
-        desk.stores["open"] = len(desk.windows)
+        desk.stores["keep"] = others(rng, p["others"], p["others"], p["app"])
+        open_apps(desk, rng, [p["app"], *desk.stores["keep"]])
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        window = desk.window_of(p["app"])
-        return window is not None and window.minimised and len(desk.windows) >= desk.stores["open"]
+        shown = {window.app.name for window in desk.windows if not window.minimised}
+        return desk.window_of(p["app"]) is not None and p["app"] not in shown and shown >= set(desk.stores["keep"])
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
@@ -96,6 +96,8 @@ class MoveWindow(Family):
         while self._at_edge(desk, window, p["side"]):
             window.x = rng.randint(0, max(0, desk.w - window.w))
             window.y = rng.randint(0, max(0, desk.h - TASKBAR - window.h))
+        elsewhere = [other for other in desk.windows if not self._at_edge(desk, other, p["side"])]
+        desk.stores["keep"] = {other.app.name for other in elsewhere} - {p["app"]}
 
     def _at_edge(self, desk: Desktop, window: Window, side: str) -> bool:
         gaps = {
@@ -107,8 +109,9 @@ class MoveWindow(Family):
         return gaps[side] <= EDGE
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        window = desk.window_of(p["app"])
-        return window is not None and not window.minimised and self._at_edge(desk, window, p["side"])
+        """It is there, and no other window was brought along."""
+        there = {one.app.name for one in desk.windows if not one.minimised and self._at_edge(desk, one, p["side"])}
+        return p["app"] in there and not there & desk.stores["keep"]
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         title, menu, clock = s.find(p["app"], kind="title"), s.find("Menu", kind="launcher"), s.find(kind="clock")
@@ -138,7 +141,7 @@ class CloseAll(Family):
             editor.box.insert(sentence(rng))
 
     def check(self, desk: Desktop, p: Params) -> bool:
-        return not desk.windows and others_kept(desk)
+        return not desk.windows
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         return (
