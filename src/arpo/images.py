@@ -8,6 +8,7 @@ Pillow's adaptive filters and take a third of the time. To count the colours for
 
 import hashlib
 import io
+import math
 import struct
 import zlib
 
@@ -15,11 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from arpo.types import Observation
+from arpo.errors import EnvError
+from arpo.types import PIXELS, Observation
 
 Pixels = NDArray[np.uint8]
 """Height x width x 3, red first."""
 
+FORMATS = ("PNG", "WEBP", "JPEG", "BMP", "GIF")  # Pillow knows others too, and for some it starts programs
 ZLIB_LEVEL = 2  # on drawn desktops as fast as level 1 and a tenth smaller
 
 
@@ -48,9 +51,19 @@ def _chunk(kind: bytes, data: bytes) -> bytes:
 
 
 def decode(image: bytes) -> Pixels:
-    """The RGB pixels of an encoded image of any kind that Pillow reads."""
-    with Image.open(io.BytesIO(image)) as opened:
-        return np.asarray(opened.convert("RGB"))
+    """The RGB pixels of an encoded image of FORMATS. EnvError where it is none, or larger than any screen."""
+    return np.asarray(opened(image))
+
+
+def opened(image: bytes) -> Image.Image:
+    """The same as Pillow's image."""
+    try:
+        with Image.open(io.BytesIO(image), formats=FORMATS) as encoded:
+            if math.prod(encoded.size) > PIXELS:
+                raise ValueError(f"it has more than {PIXELS:,} pixels")
+            return encoded.convert("RGB")
+    except Exception as error:  # bytes that are cut short, or no image: Pillow has many words for it
+        raise EnvError(f"a screenshot cannot be read: {error}") from error
 
 
 def observe(pixels: Pixels) -> Observation:

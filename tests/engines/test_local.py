@@ -15,17 +15,30 @@ import pytest
 import torch
 
 import plain
-from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.engines.base import Engine, Prompt, Sampling, Weights
 from arpo.engines.local import LocalEngine, cache, sampling, screens
 from arpo.engines.local import engine as local
-from arpo.errors import ConfigError, ContextTooLong, EngineError
-from arpo.model.checkpoint import Checkpoint, load_checkpoint
+from arpo.engines.local.blocks import Blocks
+from arpo.errors import ConfigError, ContextTooLong, DeviceError, EngineError
+from arpo.model.checkpoint import FAMILIES, Checkpoint, load_checkpoint
 from arpo.model.qwen import banned_ids
 from arpo.model.vision import Tower
 from arpo.types import Completion
 
 T = TypeVar("T")
 FREE = Sampling(max_tokens=12)
+
+
+@pytest.fixture(autouse=True, params=["rows", "blocks"])
+def kind(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Each test is with the cache of a CPU and with that of a GPU."""
+    if request.param == "blocks":
+        monkeypatch.setattr(local, "Rows", Blocks)
+    return str(request.param)
+
+
+rows_only = pytest.mark.parametrize("kind", ["rows"], indirect=True)
+both = pytest.mark.parametrize("family", FAMILIES, indirect=True, scope="session")
 
 
 @pytest.fixture
@@ -70,13 +83,13 @@ def assert_same(a: Completion, b: Completion) -> None:
 def prefilled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many tokens each prefill computed."""
     lengths: list[int] = []
-    extend = cache.Cache.extend
+    for owner in (cache.Rows, Blocks):
 
-    def counting(self: cache.Cache, row: int, start: int, n: int) -> Any:
-        lengths.append(n)
-        return extend(self, row, start, n)
+        def counting(self: Any, pieces: list[cache.Piece], extend: Any = owner.extend) -> Any:
+            lengths.extend(piece.end - piece.start for piece in pieces)
+            return extend(self, pieces)
 
-    monkeypatch.setattr(cache.Cache, "extend", counting)
+        monkeypatch.setattr(owner, "extend", counting)
     return lengths
 
 
@@ -85,6 +98,7 @@ def test_it_is_an_engine(engine: LocalEngine) -> None:
     assert contract is engine and engine.version == 0
 
 
+@both
 @pytest.mark.parametrize("temperature", [1.0, 0.6])
 def test_logprobs_equal_a_plain_forward_pass_over_three_turns(engine: LocalEngine, temperature: float) -> None:
     for prompt, reply in run(episode(engine, "a", 1, settings=replace(FREE, temperature=temperature))):
@@ -94,6 +108,7 @@ def test_logprobs_equal_a_plain_forward_pass_over_three_turns(engine: LocalEngin
         assert reply.temperature == temperature and reply.version == 0 and reply.finish == "length"
 
 
+@both
 def test_logprobs_are_those_of_the_nucleus_that_was_drawn_from(engine: LocalEngine) -> None:
     for prompt, reply in run(episode(engine, "a", 2, settings=replace(FREE, top_p=0.5, temperature=0.7))):
         for logprobs, token, ours in zip(
@@ -109,6 +124,7 @@ def test_logprobs_are_those_of_the_nucleus_that_was_drawn_from(engine: LocalEngi
             assert math.isclose(ours, float(logprobs[token]) - math.log(sum(kept)), abs_tol=1e-4)
 
 
+@both
 def test_greedy_takes_the_likeliest_token_at_logprob_0(engine: LocalEngine) -> None:
     for prompt, reply in run(episode(engine, "a", 2, settings=replace(FREE, temperature=0))):
         expected = plain.reference_logprobs(engine.checkpoint, prompt, reply.tokens)
@@ -116,6 +132,7 @@ def test_greedy_takes_the_likeliest_token_at_logprob_0(engine: LocalEngine) -> N
         assert set(reply.logprobs) == {0.0}
 
 
+@rows_only
 def test_draws_follow_the_probabilities() -> None:
     scores = torch.tensor([[math.log(0.5), -math.inf, math.log(0.3), math.log(0.2)]]).expand(4000, -1)
     uniforms = np.random.default_rng(0).random(4000).tolist()
@@ -124,6 +141,7 @@ def test_draws_follow_the_probabilities() -> None:
         assert np.allclose(np.bincount(tokens, minlength=4) / 4000, expected, atol=0.03)
 
 
+@rows_only
 def test_a_macs_gpu_which_has_no_doubles_leaves_the_drawing_to_the_processor() -> None:
     scores = torch.randn(3, 50, generator=torch.Generator().manual_seed(0))
 
@@ -138,22 +156,26 @@ def test_a_macs_gpu_which_has_no_doubles_leaves_the_drawing_to_the_processor() -
     assert sampling.sample(OnMps(), kinds, uniforms) == sampling.sample(scores, kinds, uniforms)  # type: ignore[arg-type]
 
 
+@rows_only
 def test_a_token_of_probability_0_is_never_drawn_at_either_end_of_the_stream() -> None:
     scores = torch.tensor([[-math.inf, 0.0, 0.0, -math.inf]]).expand(2, -1)
     assert sampling.sample(scores, [Sampling()] * 2, [0.0, (2**32 - 1) / 2**32])[0] == [1, 2]
 
 
+@both
 def test_cached_turns_equal_uncached_ones_and_cost_only_what_is_new(
     engine: LocalEngine, tiny: Checkpoint, prefilled: list[int]
 ) -> None:
     turns = run(episode(engine, "a", 3, turns=4))
-    # A turn: the last token of the reply before, a line end, vision start, 12 image tokens, vision end, "go".
-    new = 1 + len(tiny.vocabulary.encode("\n")) + 2 + 12 + len(tiny.vocabulary.encode("go"))
+    # A turn: the last token of the reply before, a line end, vision start, image tokens, vision end, "go".
+    seen = tiny.model.sight.tokens(84, 112)
+    new = 1 + len(tiny.vocabulary.encode("\n")) + 2 + seen + len(tiny.vocabulary.encode("go"))
     assert prefilled[1:] == [new] * 3
     for prompt, reply in turns:
         assert_same(reply, run(uncached(tiny, prompt, FREE, 3)))
 
 
+@both
 def test_perturbing_a_screenshot_moves_the_logprobs(engine: LocalEngine, tiny: Checkpoint) -> None:
     prompt = first(tiny)
     pixels = screens.decode(prompt.images[0].image).copy()
@@ -173,6 +195,7 @@ def test_perturbing_a_screenshot_moves_the_logprobs(engine: LocalEngine, tiny: C
     assert abs(before[0] - after[0]) > 1e-4
 
 
+@both
 def test_what_else_is_in_the_batch_does_not_change_an_episode(tiny: Checkpoint) -> None:
     async def together(seeds: list[int]) -> dict[int, list[tuple[Prompt, Completion]]]:
         engine = LocalEngine(tiny, max_context=600, slots=8)
@@ -198,6 +221,7 @@ def test_the_same_question_gets_the_same_answer_and_another_seed_another(engine:
     assert one.tokens != other.tokens
 
 
+@both
 @pytest.mark.parametrize("what", ["word", "image", "shorter", "all"])
 def test_a_changed_beginning_is_computed_anew(
     engine: LocalEngine, tiny: Checkpoint, prefilled: list[int], what: str
@@ -217,9 +241,11 @@ def test_a_changed_beginning_is_computed_anew(
     again = prefilled.pop()
     assert_same(reply, run(uncached(tiny, prompt, FREE, 4)))
     whole = prefilled.pop()
-    assert again == {"word": whole - 3, "image": 13 + len(tiny.vocabulary.encode("go")), "shorter": 1}.get(what, whole)
+    image = tiny.model.sight.tokens(84, 112) + 1 + len(tiny.vocabulary.encode("go"))
+    assert again == {"word": whole - 3, "image": image, "shorter": 1}.get(what, whole)
 
 
+@both
 def test_a_new_session_takes_over_what_it_shares_with_another(
     engine: LocalEngine, tiny: Checkpoint, prefilled: list[int]
 ) -> None:
@@ -236,6 +262,7 @@ def test_a_new_session_takes_over_what_it_shares_with_another(
         assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
 
 
+@both
 def test_vision_ids_are_never_sampled(tiny_folder: Path) -> None:
     checkpoint = load_checkpoint(tiny_folder, "cpu")
     banned = banned_ids(checkpoint.config)
@@ -271,6 +298,7 @@ def test_a_context_that_does_not_fit_is_told_before_anything_is_decoded(tiny: Ch
         run(engine.generate("a", Prompt((5,) * (n + 1), ()), FREE, 0))
 
 
+@both
 def test_a_long_prompt_goes_in_pieces(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     prompt = first(tiny)
     whole = run(uncached(tiny, prompt, FREE, 0))
@@ -278,6 +306,8 @@ def test_a_long_prompt_goes_in_pieces(tiny: Checkpoint, monkeypatch: pytest.Monk
     assert_same(run(uncached(tiny, prompt, FREE, 0)), whole)
 
 
+@rows_only
+@both
 def test_the_cache_grows_without_losing_anything(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cache, "FIRST_CAPACITY", 64)
     engine = LocalEngine(tiny, max_context=600, slots=3)
@@ -318,9 +348,10 @@ def test_a_short_reply_does_not_wait_for_a_long_one(engine: LocalEngine, tiny: C
     assert run(order()) == ["short", "long"]
 
 
+@rows_only
 @pytest.mark.parametrize("error", [torch.OutOfMemoryError("CUDA"), RuntimeError("DefaultCPUAllocator: can't allocate")])
 def test_a_failure_that_is_not_for_memory_is_told_as_it_is(error: RuntimeError) -> None:
-    assert cache._no_memory(error) == isinstance(error, torch.OutOfMemoryError)
+    assert cache.no_memory(error) == isinstance(error, torch.OutOfMemoryError)
 
 
 class Memory:
@@ -329,10 +360,10 @@ class Memory:
     def __init__(self, most: int, monkeypatch: pytest.MonkeyPatch) -> None:
         self.most = most
         self._made: list[weakref.ref[torch.Tensor]] = []
-        self._empty = cache.Cache._empty
-        monkeypatch.setattr(cache.Cache, "_empty", lambda owner, rows, tokens: self.empty(owner, rows, tokens))
+        self._empty = cache.Rows._empty
+        monkeypatch.setattr(cache.Rows, "_empty", lambda owner, rows, tokens: self.empty(owner, rows, tokens))
 
-    def empty(self, owner: cache.Cache, rows: int, tokens: int) -> torch.Tensor:
+    def empty(self, owner: cache.Rows, rows: int, tokens: int) -> torch.Tensor:
         made = self._empty(owner, rows, tokens)
         if self.used + made.numel() > self.most:
             raise RuntimeError("[enforce fail at alloc_cpu.cpp:121] DefaultCPUAllocator: can't allocate memory: you …")
@@ -351,6 +382,7 @@ def size_of(tiny: Checkpoint, rows: int, tokens: int) -> int:
     return 2 * int(text.num_hidden_layers * text.num_key_value_heads * dim) * rows * tokens
 
 
+@rows_only
 @pytest.mark.parametrize("fits", [1, 2, 3])
 def test_where_memory_is_short_turns_wait_for_each_other_and_none_fails(
     tiny: Checkpoint, fits: int, monkeypatch: pytest.MonkeyPatch
@@ -369,6 +401,7 @@ def test_where_memory_is_short_turns_wait_for_each_other_and_none_fails(
             assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
 
 
+@rows_only
 def test_where_rows_grow_longer_than_memory_allows_there_are_fewer_of_them(
     tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -381,6 +414,7 @@ def test_where_rows_grow_longer_than_memory_allows_there_are_fewer_of_them(
         return await asyncio.gather(*(episode(engine, str(i), i, turns=6) for i in range(6)))
 
     found = run(growing())
+    assert isinstance(engine._cache, cache.Rows)
     assert engine._cache.capacity > 128 and engine._cache.rows < 4  # they did grow, and gave way
     monkeypatch.undo()
     for seed, turns in enumerate(found):
@@ -388,6 +422,7 @@ def test_where_rows_grow_longer_than_memory_allows_there_are_fewer_of_them(
             assert_same(reply, run(uncached(tiny, prompt, FREE, seed)))
 
 
+@rows_only
 def test_a_turn_too_long_for_the_memory_fails_alone_and_the_engine_goes_on(
     tiny: Checkpoint, tiny_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -402,7 +437,7 @@ def test_a_turn_too_long_for_the_memory_fails_alone_and_the_engine_goes_on(
             run(engine.generate("long", first(tiny), long, 0))
         assert_same(run(engine.generate(name, first(tiny), FREE, 0)), expected)
     memory.most = 10**9
-    run(engine.load(1, tiny_folder))
+    run(engine.load(1, Weights(tiny_folder)))
     assert len(run(engine.generate("long", first(tiny), long, 0)).tokens) == 400
 
 
@@ -426,6 +461,7 @@ def test_screenshots_are_encoded_one_by_one_on_a_cpu_and_known_ones_not_again(
     assert batches == [1, 1, 1, 1]
 
 
+@rows_only
 def test_remembered_screenshots_are_bounded(tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = screens.Screens(tiny.model.model.visual)
     size = seen.features([plain.screen(0)])[plain.screen(0).hash].nbytes
@@ -435,6 +471,7 @@ def test_remembered_screenshots_are_bounded(tiny: Checkpoint, monkeypatch: pytes
     assert plain.screen(0).hash in seen._known and len(seen._known) == 3
 
 
+@both
 def test_new_weights_change_the_answer_and_raise_the_version(
     tiny_folder: Path, other_folder: Path, prefilled: list[int]
 ) -> None:
@@ -443,7 +480,7 @@ def test_new_weights_change_the_answer_and_raise_the_version(
 
     async def swap() -> tuple[Completion, Completion, Completion]:
         prompt = first(other)
-        loading = asyncio.create_task(engine.load(7, other_folder))
+        loading = asyncio.create_task(engine.load(7, Weights(other_folder)))
         old = await engine.generate("a", prompt, FREE, 0)
         while not engine._loading.locked():  # while the files are read, turns go on
             old = await engine.generate("a", prompt, FREE, 0)
@@ -468,9 +505,9 @@ def test_weights_that_cannot_be_used_leave_the_old_ones_in_place(tiny_folder: Pa
     before = run(engine.generate("a", prompt, FREE, 0))
     make_tiny(tmp_path, ["other shapes"], vocabulary=300)
     with pytest.raises(ConfigError, match="other shapes"):
-        run(engine.load(1, tmp_path))
+        run(engine.load(1, Weights(tmp_path)))
     with pytest.raises(ConfigError, match="no such folder"):
-        run(engine.load(1, tmp_path / "nowhere"))
+        run(engine.load(1, Weights(tmp_path / "nowhere")))
     assert engine.version == 0
     assert_same(run(engine.generate("a", prompt, FREE, 0)), before)
 
@@ -509,27 +546,33 @@ def test_releasing_frees_the_slot_and_ends_a_running_turn(tiny: Checkpoint) -> N
     assert_same(run(release()), run(uncached(tiny, first(tiny), FREE, 0)))
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("odd shapes", EngineError("the local engine: RuntimeError: odd shapes")),
+        ("out of memory\nby much", DeviceError("out of memory", True)),
+    ],
+)
 def test_a_failure_inside_reaches_every_caller_and_the_engine_goes_on(
-    engine: LocalEngine, tiny: Checkpoint, monkeypatch: pytest.MonkeyPatch
+    engine: LocalEngine, tiny: Checkpoint, words: str, expected: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = cache.Cache.step
-    calls = 0
+    step, calls = engine._steps.step, 0
 
-    def failing(self: cache.Cache, rows: list[int], lengths: list[int]) -> Any:
+    def failing(batch: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 4:
-            raise RuntimeError("out of memory")
-        return step(self, rows, lengths)
+            raise RuntimeError(words)
+        return step(batch)
 
-    monkeypatch.setattr(cache.Cache, "step", failing)
+    monkeypatch.setattr(engine._steps, "step", failing)
 
     async def ask() -> list[Completion | BaseException]:
         asked = (engine.generate(str(i), first(tiny, i), FREE, i) for i in range(6))  # two of them wait for a slot
         return await asyncio.gather(*asked, return_exceptions=True)
 
     for error in run(ask()):
-        assert isinstance(error, EngineError) and str(error) == "the local engine: RuntimeError: out of memory"
+        assert type(error) is type(expected) and str(error) == str(expected)
     assert_same(run(engine.generate("0", first(tiny), FREE, 0)), run(uncached(tiny, first(tiny), FREE, 0)))
 
 
@@ -580,6 +623,7 @@ def test_calls_that_mean_nothing_are_refused(engine: LocalEngine, tiny: Checkpoi
         run(twice())
 
 
+@rows_only
 def test_the_stream_of_a_prompt_depends_on_seed_ids_and_screenshots(tiny: Checkpoint) -> None:
     prompt = first(tiny)
     others = [Prompt((*prompt.ids, 5), prompt.images), Prompt(prompt.ids, (plain.screen(5),))]
@@ -588,3 +632,19 @@ def test_the_stream_of_a_prompt_depends_on_seed_ids_and_screenshots(tiny: Checkp
     assert len({tuple(stream) for stream in streams}) == 4
     assert sampling.stream(0, prompt, 8)[:4] == streams[0]
     assert all(0 <= value < 1 for stream in streams for value in stream)
+
+
+def test_values_that_are_not_numbers_do_not_outlive_their_weights(tiny: Checkpoint, tmp_path: Path) -> None:
+    """What is masked counts with weight 0, and 0 times NaN is NaN."""
+    good = {name: weight.clone() for name, weight in tiny.model.named_parameters()}
+    engine = LocalEngine(tiny, max_context=600, slots=2)
+    bad = {name: torch.full_like(weight, float("nan")) for name, weight in good.items()}
+
+    async def work() -> Completion:
+        await engine.load(1, Weights(tmp_path, lambda: iter(bad.items())))
+        with pytest.raises(EngineError, match="not numbers"):
+            await engine.generate("a", first(tiny), FREE, 0)
+        await engine.load(2, Weights(tmp_path, lambda: iter(good.items())))
+        return await engine.generate("b", first(tiny), FREE, 0)
+
+    assert_same(run(work()), run(uncached(tiny, first(tiny), FREE, 0)))

@@ -1,5 +1,5 @@
-"""The tiny checkpoints, made once."""
+"""The tiny checkpoints of each family, made once."""
 
-from tiny_model import other_folder, tiny, tiny_folder
+from tiny_model import family, other_folder, tiny, tiny_folder
 
-__all__ = ["other_folder", "tiny", "tiny_folder"]
+__all__ = ["family", "other_folder", "tiny", "tiny_folder"]

@@ -23,6 +23,7 @@ from arpo.model.checkpoint import (
     save_model,
 )
 from arpo.teaching.tiny import make_tokenizer, save_tokenizer
+from tiny_model import make_decided
 
 
 @pytest.fixture
@@ -93,8 +94,13 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "config not JSON": (lambda f: (f / "config.json").write_text("{"), "config.json cannot be read"),
     "another family": (
         lambda f: edit_config(f, lambda c: c.update(model_type="llama")),
-        "of the family llama; only qwen2_5_vl can be used",
+        "of the family llama; only qwen2_5_vl and qwen3_vl can be used",
     ),
+    "a mixture of experts": (
+        lambda f: edit_config(f, lambda c: c.update(model_type="qwen3_vl_moe")),
+        "of the family qwen3_vl_moe; only",
+    ),
+    "a family that is no name": (lambda f: edit_config(f, lambda c: c.update(model_type=[1])), "of the family [1]"),
     "no vision in the config": (lambda f: edit_config(f, lambda c: c.pop("vision_config")), "no vision tower"),
     "no vision in the weights": (lambda f: edit_weights(f, without_tower), "no weights of a vision tower"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "1 of 1 files of weights missing"),
@@ -214,11 +220,11 @@ def test_whoever_may_read_the_folder_may_read_the_weights(tiny_folder: Path, tmp
 
 
 def test_transformers_loads_what_is_saved_here_and_the_other_way_round(tiny_folder: Path, tmp_path: Path) -> None:
-    from transformers import Qwen2_5_VLForConditionalGeneration
+    import transformers
 
     ours = load_model(tiny_folder, "cpu")
     save_model(ours, tmp_path / "ours")
-    load: Any = Qwen2_5_VLForConditionalGeneration.from_pretrained  # by its types it never returns two
+    load: Any = getattr(transformers, ours.architecture).from_pretrained
     theirs, info = load(tmp_path / "ours", output_loading_info=True)
     assert not any(info[kind] for kind in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     theirs.save_pretrained(tmp_path / "theirs")
@@ -237,27 +243,37 @@ def test_transformers_loads_what_is_saved_here_and_the_other_way_round(tiny_fold
             lambda c: c["text_config"]["rope_parameters"].update(rope_type="linear", factor=2.0),
             "scaled rotary positions",
         ),
-        (lambda c: c["vision_config"].update(hidden_act="gelu"), "another activation than silu"),
+        (lambda c: c["text_config"].update(hidden_act="gelu"), "another activation than silu"),
+        (lambda c: c["vision_config"].update(hidden_act="gelu"), "another activation than "),
         (
             lambda c: c["text_config"].update(
                 use_sliding_window=True, sliding_window=64, layer_types=None, max_window_layers=0
             ),
             "sliding-window attention",
         ),
+        (lambda c: c["text_config"].update(attention_bias=True), "biases in attention"),
     ],
 )
-def test_what_the_forward_pass_cannot_do_is_refused(folder: Path, change: Callable[[dict], object], what: str) -> None:
+def test_what_the_forward_pass_cannot_do_is_refused(
+    folder: Path, family: str, change: Callable[[dict], object], what: str
+) -> None:
+    if {"sliding-window attention": "qwen3_vl", "biases in attention": "qwen2_5_vl"}.get(what) == family:
+        pytest.skip("a setting that this family does not have")
     edit_config(folder, change)
-    with pytest.raises(ConfigError, match=f"uses {what}, which is not supported"):
+    with pytest.raises(ConfigError, match=f"uses {what}.*which is not supported"):
         load_model(folder, "cpu")
 
 
 def test_names_of_both_kinds_are_known_and_an_untied_head_is_kept(folder: Path, tmp_path: Path) -> None:
+    kinds = [("visual.", "model.visual."), ("model.", "model.language_model.")]
+
     def rename(weights: dict[str, torch.Tensor]) -> None:
+        (embeddings,) = (weight for name, weight in weights.items() if "embed_tokens" in name)
+        pairs = kinds if any(name.startswith("visual.") for name in weights) else [(b, a) for a, b in kinds]
         for name in list(weights):
-            new = f"model.{name}" if name.startswith("visual.") else name.replace("model.", "model.language_model.", 1)
-            weights[new] = weights.pop(name)
-        weights["lm_head.weight"] = weights["model.language_model.embed_tokens.weight"] + 1
+            old, new = next(pair for pair in pairs if name.startswith(pair[0]))
+            weights[new + name.removeprefix(old)] = weights.pop(name)
+        weights["lm_head.weight"] = embeddings + 1
 
     edit_weights(folder, rename)
     tied = load_model(folder, "cpu")
@@ -269,3 +285,21 @@ def test_names_of_both_kinds_are_known_and_an_untied_head_is_kept(folder: Path, 
     save_model(untied, tmp_path / "saved")
     again = load_model(tmp_path / "saved", "cpu")
     assert torch.equal(again.lm_head.weight, tied.lm_head.weight + 1)
+
+
+@pytest.mark.parametrize(
+    ("part", "change"),
+    [
+        ("vision_config", {"deepstack_visual_indexes": [2, 0]}),
+        ("vision_config", {"deepstack_visual_indexes": [0, 0]}),
+        ("vision_config", {"deepstack_visual_indexes": [0, 99]}),
+        ("vision_config", {"deepstack_visual_indexes": [0, 1, 2]}),  # as many as there are layers
+        ("text_config", {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [1]}}),
+        ("text_config", {"head_dim": 0}),
+    ],
+)
+def test_a_qwen3_whose_parts_do_not_go_together_is_refused(part: str, change: dict[str, Any], tmp_path: Path) -> None:
+    folder = make_decided(tmp_path, 0, "qwen3_vl")
+    edit_config(folder, lambda c: c[part].update(change))
+    with pytest.raises(ConfigError, match=r"config\.json"):
+        load_model(folder, "cpu")

@@ -10,7 +10,6 @@ trained on. Nothing is sampled, so the log-probabilities are 0 and no reply is c
 import asyncio
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, TypeAlias
 
 import tokenizers
@@ -19,7 +18,7 @@ from tokenizers import decoders, models, pre_tokenizers
 from arpo.agent.actions import Action, Fail
 from arpo.agent.dialects.base import Dialect
 from arpo.agent.random_actions import random_action
-from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.engines.base import Engine, Prompt, Sampling, Weights
 from arpo.envs.base import Env, Lease, make_expert
 from arpo.errors import ArpoError, EngineError
 from arpo.types import Completion, Task
@@ -28,7 +27,10 @@ from arpo.vocabulary import TokenizerVocabulary, Vocabulary
 Policy: TypeAlias = Callable[[Any, int], tuple[str, Action]]
 """From an environment (of `LOOK_BEHIND`) or its lease, and the turn's seed, to a thought and an action."""
 
-SPECIALS = "<|im_start|> <|im_end|> <|box_start|> <|box_end|> <|vision_start|> <|vision_end|> <|image_pad|>".split()
+SPECIALS = (
+    "<|im_start|> <|im_end|> <|box_start|> <|box_end|> <|vision_start|> <|vision_end|> <|image_pad|> "
+    "<tool_call> </tool_call>"
+).split()
 
 
 class ScriptedEngine:
@@ -60,7 +62,7 @@ class ScriptedEngine:
     async def release(self, session: str) -> None:
         pass
 
-    async def load(self, version: int, place: Path) -> None:
+    async def load(self, version: int, weights: Weights) -> None:
         raise EngineError("a script has no weights to load")
 
 

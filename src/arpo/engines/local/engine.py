@@ -4,56 +4,57 @@
     completion = await engine.generate("episode 7", prompt, Sampling(temperature=1.0, stop=(end,)), seed=7)
 
 One task works while there is anything to do. Each of its rounds takes in the turns that wait (their new screenshots
-through the vision tower together, then their new tokens), draws one token for every turn under way, and lets the event
-loop run. So turns come and go at every token, and the order of work depends on the order of calls, never on the clock:
-but for turns with large screenshots, which are taken in when threads have decoded them.
+through the vision tower, then a chunk of their new tokens through the layers), draws one token for every turn under
+way, and lets the event loop run. So turns come and go at every token, none waits for more than a chunk of another, and
+the order of work depends on the order of calls, never on the clock: but for turns with large screenshots, which are
+taken in when threads have decoded them. A GPU takes in one chunk a round, of as many turns as fit, and is not waited
+for: while it draws a token the one before is read. A CPU takes in a chunk of every turn, one after the other.
 
 A session is only a cache. What it keeps are the keys and values of the last prompt and reply; a prompt that goes on
 from there costs its new tokens, one that differs somewhere is computed anew from the first difference, and a new
-session copies what it has in common with another: the instructions, and within a group the first screenshot as well.
-Where there are more sessions than slots, the one unused for longest loses its cache. Where memory is too short for all
-slots, there are fewer until the next weights come: turns wait for each other, and only one too long for any fails.
+session takes over what it has in common with another: the instructions, and within a group the first screenshot as
+well. Where there is no room for all, sessions lose their cache, the one unused for longest first; then turns wait for
+each other, and only one too long for any room fails.
 """
 
 from __future__ import annotations
 
 import asyncio
 import bisect
-import logging
+import contextlib
 import math
+from collections.abc import AsyncIterator, Iterable, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from arpo.beside import beside, large
-from arpo.engines.base import Prompt, Sampling
+from arpo.engines.base import Prompt, Sampling, Weights
 from arpo.engines.local import sampling
-from arpo.engines.local.cache import Cache, OutOfMemory
+from arpo.engines.local.blocks import Blocks
+from arpo.engines.local.cache import Cache, OutOfMemory, Piece, Rows
+from arpo.engines.local.decode import Drawn, Next, steps_for
 from arpo.engines.local.screens import Screens
-from arpo.errors import ConfigError, ContextTooLong, EngineError
+from arpo.errors import ArpoError, ConfigError, ContextTooLong, EngineError, device_error
 from arpo.images import Pixels
 from arpo.model.checkpoint import Checkpoint, load_model
-from arpo.model.images import image_grid
 from arpo.model.layout import Layout, lay_out
 from arpo.model.qwen import QwenVL
 from arpo.types import Completion, Observation
 from arpo.vocabulary import Vocabulary
 
 LOOK_S = 0.01  # how often to see whether a screenshot is decoded, where there is nothing else to do
-CHUNK = 2048  # tokens of a prompt that go through the layers at once: what bounds the memory of a long one
-_log = logging.getLogger(__name__)
+WORTH = 2**30  # bytes of a cache that are given back while nobody samples
+CHUNK = 2048  # tokens of prompts that go through the layers at once: what bounds their memory, and how long others wait
 
 
 @dataclass(slots=True, eq=False)
 class _Session:
     """What the cache holds of an episode."""
 
-    row: int | None = None
-    entries: list[int | str] = field(default_factory=list)  # whose keys and values are in the row
-    length: int = 0  # tokens in the row, those of images included
+    entries: list[int | str] = field(default_factory=list)  # whose keys and values it holds
     turn: _Turn | None = None
     used: int = 0  # the round of its last turn, for throwing out the oldest
 
@@ -70,29 +71,39 @@ class _Turn:
     uniforms: list[float]
     future: asyncio.Future[Completion]
     decoding: list[Future[Pixels | None]] = field(default_factory=list)  # its new screenshots, the large ones
+    visual: Tensor | None = None  # what the layers have not seen yet of the tower's tokens
+    seen: int = 0  # tokens of the prompt that the cache holds
+    run: int = 0  # tokens of the reply that were run, or are being
     tokens: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
 
     @property
-    def row(self) -> int:
-        assert self.session.row is not None, "a turn was run before it had a row"
-        return self.session.row
-
-    @property
     def longest(self) -> int:
-        """Tokens of its row, once its reply is as long as it may be."""
+        """Tokens of prompt and reply, if that is as long as it may be."""
         return len(self.layout.ids) + self.sampling.max_tokens
+
+    def next(self) -> Next:
+        """What is to be run for one more token."""
+        token = self.tokens[self.run] if self.run < len(self.tokens) else None
+        place, position = len(self.layout.ids) + self.run, self.layout.end + self.run
+        self.run += 1
+        return Next(self.session, token, place, position, self.sampling, self.uniforms[self.run])
 
 
 class LocalEngine:
     """See the module.
 
     `max_context` counts tokens, those of images included; `slots` is how many sessions keep a cache. `screens` may be
-    shared with a learner whose vision tower has the same weights.
+    shared with a learner whose vision tower has the same weights. `cache`: one of another kind than the device wants.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, max_context: int = 8192, slots: int = 64, screens: Screens | None = None
+        self,
+        checkpoint: Checkpoint,
+        max_context: int = 8192,
+        slots: int = 64,
+        screens: Screens | None = None,
+        cache: Cache | None = None,
     ) -> None:
         if slots < 1 or max_context < 2:
             raise ConfigError(f"slots={slots}, max_context={max_context}: at least 1 and 2")
@@ -101,15 +112,19 @@ class LocalEngine:
         self._model = checkpoint.model
         self._text = self._model.model.language_model
         self._device = self._model.lm_head.weight.device
-        self._cache = Cache(self._model, most_rows=slots, most_tokens=max_context)
+        kind = Blocks if self._device.type == "cuda" else Rows
+        self._cache: Cache = cache or kind(self._model, slots, max_context)
+        self._packs = isinstance(self._cache, Blocks)  # a chunk may be of several turns, and there is one a round
+        self._steps = steps_for(self._model, self._cache, slots)
         self.screens = screens or Screens(self._model.model.visual)
         self._image_pad: int = checkpoint.config.image_token_id
         self._slots = slots
-        self._rows = slots  # of them, those that there is memory for
-        self._free = list(range(slots))
         self._sessions: dict[str, _Session] = {}
-        self._waiting: list[_Turn] = []
-        self._active: list[_Turn] = []
+        self._waiting: list[_Turn] = []  # for room
+        self._filling: list[_Turn] = []  # prompts in the middle of the layers
+        self._active: list[_Turn] = []  # with a first token
+        self._drawing: tuple[list[_Turn], Drawn] | None = None  # the step whose tokens were not read yet
+        self._spoiled = False  # whether the cache may hold values that are not numbers
         self._task: asyncio.Task[None] | None = None
         self._loading = asyncio.Lock()
         self._round = 0
@@ -139,27 +154,43 @@ class LocalEngine:
         elif gone is not None:
             self._forget(gone)
 
-    async def load(self, version: int, place: Path) -> None:
-        """Go on with the weights of another checkpoint of the same shape. Turns that still wait will use the new ones.
+    async def load(self, version: int, weights: Weights) -> None:
+        """Go on with other weights of the same shapes. Turns that still wait will use the new ones.
 
-        While its files are read, turns go on with the old ones; only the change itself waits for those under way.
-        A checkpoint that cannot be used is a ConfigError, and the old weights stay.
+        Those of this process are copied from where they are. While files are read, turns go on with the old ones; only
+        the change itself waits for those under way. A checkpoint that cannot be used is a ConfigError, and the old
+        weights stay.
         """
-        new = await asyncio.to_thread(load_model, place, device="cpu", dtype=self._model.lm_head.weight.dtype)
-        if [weight.shape for weight in new.parameters()] != [weight.shape for weight in self._model.parameters()]:
-            raise ConfigError(f"model={place}: its weights have other shapes than those of {self.checkpoint.name}")
-        async with self._loading:  # the task ends when the turns under way have: none is taken in meanwhile
-            if self._task is not None and not self._task.done():
-                await asyncio.wait([self._task])
-            if not await beside(_take_over, self._model, new):
+        if (tensors := weights.tensors) is None:
+            place, dtype = weights.path(), self._model.lm_head.weight.dtype
+            new = await asyncio.to_thread(load_model, place, device="cpu", dtype=dtype)
+            if [weight.shape for weight in new.parameters()] != [weight.shape for weight in self._model.parameters()]:
+                raise ConfigError(f"model={place}: its weights have other shapes than those of {self.checkpoint.name}")
+            tensors = new.named_parameters
+        async with self._alone():
+            self._forget_all(give_back=self._spoiled)  # also where it fails: some weights may be new by then
+            self._spoiled = False
+            if not await beside(_take_over, self._model, tensors()):
                 self.screens.forget()  # a tower that was not trained sees what it saw before
-            for session in self._sessions.values():
-                self._forget(session)
-            if self._rows < self._slots:  # there may be memory for all by now
-                self._cache.clear()
-                self._rows, self._free = self._slots, list(range(self._slots))
             self.version = version
-        self._start()
+
+    async def rest(self) -> None:
+        """Give the memory of the cache back, once the turns under way have ended; the next turn takes it again."""
+        if not isinstance(self._cache, Blocks) or self._cache.size < WORTH:  # to take it again would cost more
+            return
+        async with self._alone():
+            self._forget_all(give_back=True)
+
+    @contextlib.asynccontextmanager
+    async def _alone(self) -> AsyncIterator[None]:
+        """When the turns under way have ended. None is taken in meanwhile; those that wait go on after it."""
+        try:
+            async with self._loading:
+                if self._task is not None and not self._task.done():
+                    await asyncio.wait([self._task])
+                yield
+        finally:
+            self._start()
 
     def _new_turn(self, session: _Session, prompt: Prompt, settings: Sampling, seed: int) -> _Turn:
         sampling.check(settings)
@@ -170,7 +201,8 @@ class LocalEngine:
             raise ValueError(f"a prompt of {len(prompt.ids)} ids with {pads} image tokens, {len(images)} images")
         hashes = iter(image.hash for image in images)
         entries = [next(hashes) if one == self._image_pad else one for one in prompt.ids]
-        layout = lay_out(prompt.ids, [image_grid(image.width, image.height) for image in images], self._image_pad)
+        sizes = [self._model.sight.grid(image.width, image.height) for image in images]
+        layout = lay_out(prompt.ids, sizes, self._image_pad)
         if len(layout.ids) + settings.max_tokens > self.max_context:
             raise ContextTooLong(
                 f"a prompt of {len(layout.ids)} tokens and a reply of up to {settings.max_tokens} "
@@ -188,148 +220,174 @@ class LocalEngine:
     async def _work(self) -> None:
         """Rounds, as long as there is something to do."""
         try:
-            while self._active or (self._waiting and not self._loading.locked()):
+            while self._active or self._filling or (self._waiting and not self._loading.locked()):
                 self._round += 1
-                self._waiting = [turn for turn in self._waiting if not turn.future.done()]
-                self._active = [turn for turn in self._active if not turn.future.done()]
-                if not self._loading.locked():
-                    self._take_in()
-                self._step()
+                for turns in (self._waiting, self._filling, self._active):
+                    turns[:] = [turn for turn in turns if not turn.future.done()]
+                self._take_in()
+                before = self._drawing
+                self._drawing = self._step()
+                if before is not None:
+                    while not before[1].done():
+                        await asyncio.sleep(0)
+                    self._append(before[0], *before[1].result())
+                if self._drawing is not None and not self._drawing[1].later:
+                    self._append(self._drawing[0], *self._drawing[1].result())
+                    self._drawing = None
                 # A turn that still waits, and for none under way, waits for a thread.
-                await asyncio.sleep(LOOK_S if self._waiting and not self._active else 0)
+                await asyncio.sleep(LOOK_S if self._waiting and not (self._active or self._filling) else 0)
         except BaseException as error:
             # Half a round may be in the cache: nothing of it is trusted.
-            for turn in (*self._waiting, *self._active):
-                self._fail(turn, f"{type(error).__name__}: {error}")
-            for session in self._sessions.values():
-                self._forget(session)
-            self._waiting, self._active = [], []
+            lost = device_error(error)  # no turn of any session would fare better
+            for turn in (*self._waiting, *self._filling, *self._active):
+                self._fail(turn, f"{type(error).__name__}: {str(error).partition(chr(10))[0]}", lost)
+            self._forget_all()
+            self._waiting, self._filling, self._active, self._drawing = [], [], [], None
             if not isinstance(error, Exception):
                 raise
 
     @torch.inference_mode()
     def _take_in(self) -> None:
-        """The waiting turns that can have a row: their screenshots, their prompts, their first tokens."""
-        taken = self._with_room(
-            [turn for turn in self._waiting if self._decoded(turn) and self._give_row(turn.session)]
-        )
-        self._waiting = [turn for turn in self._waiting if turn not in taken and not turn.future.done()]
-        if not taken:
-            return
-        self._active += taken  # from here on a failure of ours reaches them
-        features = self.screens.features(image for turn in taken for image in self._new_images(turn))
-        for turn in taken:
-            turn.decoding = []  # 6 MB each at 1920x1080
-            if unreadable := [image.hash for image in self._new_images(turn) if image.hash not in features]:
-                self._fail(turn, f"the screenshot {unreadable[0]} cannot be decoded to its size")
-        if readable := [turn for turn in taken if not turn.future.done()]:
-            self._sample(readable, torch.stack([self._prefill(turn, features) for turn in readable]))
+        """Chunks of the prompts, and the first tokens of those that are through."""
+        ready: list[tuple[_Turn, Tensor]] = []
+        for chunk in self._chunks():
+            fresh = [turn for turn, _ in chunk if turn.visual is None]
+            features = self.screens.features(image for turn in fresh for image in self._new_images(turn))
+            for turn in fresh:
+                turn.decoding = []  # 6 MB each at 1920x1080
+                self._show(turn, features)
+            ready += self._run([(turn, end) for turn, end in chunk if not turn.future.done()])
+        if ready:
+            turns = [turn for turn, _ in ready]
+            scores = self._model.scores(torch.stack([hidden for _, hidden in ready]))
+            drawn = sampling.sample(scores, [turn.sampling for turn in turns], [turn.uniforms[0] for turn in turns])
+            self._append(turns, *drawn)
 
-    def _with_room(self, turns: list[_Turn]) -> list[_Turn]:
-        """Those of the turns, each with a row, for which the cache has memory. The others go on waiting, or fail."""
-        while turns:
-            rows = 1 + max(turn.row for turn in turns)
-            try:
-                self._cache.reserve(rows, max(turn.longest for turn in turns))
+    def _chunks(self) -> Iterator[list[tuple[_Turn, int]]]:
+        """Turns, and how far their prompts go this time; those that wait join where there is room."""
+        chunk: list[tuple[_Turn, int]] = []
+        left = CHUNK
+        for turn in (*self._filling, *self._waiting):
+            if turn in self._waiting and not self._admit(turn):
+                continue
+            end = min(turn.seen + left, len(turn.layout.ids))
+            chunk.append((turn, end))
+            left -= end - turn.seen
+            if not self._packs:
+                yield chunk
+                chunk, left = [], CHUNK
+            elif not left:
                 break
-            except OutOfMemory as full:
-                if rows > max(1, self._cache.rows):
-                    self._limit_rows(max(1, self._cache.rows, rows // 2), full)
-                    for turn in turns:
-                        if turn.row >= self._rows:
-                            self._forget(turn.session)
-                    turns = [turn for turn in turns if turn.session.row is not None]
-                elif self._active:
-                    turns = []  # until those under way have ended
-                elif self._cache.rows:  # longer rows need the memory of others
-                    for session in self._sessions.values():
-                        self._forget(session)
-                    self._limit_rows(max(1, self._cache.rows // 2), full)
-                    self._cache.clear()
-                    turns = [turn for turn in turns if self._give_row(turn.session)]
-                else:
-                    for turn in turns:
-                        self._fail(turn, f"{full}; a smaller agent.context needs less")
-                    turns = []
-        return turns
+        if chunk:
+            yield chunk
 
-    def _limit_rows(self, rows: int, full: OutOfMemory) -> None:
-        # Its text alone: the error itself would keep tensors alive for as long as somebody keeps the record.
-        _log.warning("%s: at most %d turns at a time until the next weights", str(full), rows)
-        self._rows, self._free = rows, [row for row in self._free if row < rows]
+    def _admit(self, turn: _Turn) -> bool:
+        """Room for a turn, where there is, and in it the beginning that it shares with another."""
+        if self._loading.locked() or not self._decoded(turn):
+            return False
+        if len(self._filling) + len(self._active) >= self._slots:
+            return False
+        session = turn.session
+        session.used = self._round
+        coming = max((_common(other.entries, turn.entries) for other in self._filling), default=0)
+        while True:
+            donor = session
+            if _common(session.entries, turn.entries) == 0:
+                donor = max(
+                    self._sessions.values(), key=lambda other: _common(other.entries, turn.entries), default=session
+                )
+            kept = _common(donor.entries, turn.entries)
+            if kept < coming:
+                return False  # until that is computed
+            begin = int(turn.layout.starts[kept])
+            try:
+                if self._cache.room(session, turn.longest, donor, begin):
+                    break
+            except OutOfMemory as full:
+                self._fail(turn, str(full))
+                return False
+            idle = [other for other in self._sessions.values() if self._cache.holds(other) and other.turn is None]
+            if not idle and not self._filling and not self._active and self._cache.holds(session):
+                idle = [session]  # room of another shape may need the place where it is
+            if not idle:
+                return False
+            self._forget(min(idle, key=lambda other: (other is donor, other.used)))
+        session.entries, turn.seen = turn.entries[:kept], begin
+        self._waiting.remove(turn)
+        self._filling.append(turn)
+        return True
 
     def _decoded(self, turn: _Turn) -> bool:
         """Whether the large ones of its new screenshots are decoded. Those that are not, will be."""
         if not any(map(large, turn.prompt.images)):
             return True
-        if all(image.done() for image in turn.decoding):  # once more: it may have lost its row, and need older ones
+        if all(image.done() for image in turn.decoding):  # once more: it may have lost its room, and need older ones
             turn.decoding = self.screens.prepare(self._new_images(turn))
         return all(image.done() for image in turn.decoding)
 
-    def _give_row(self, session: _Session) -> bool:
-        """A row of the cache for a session that has none; at worst the one of the session idle for longest."""
-        session.used = self._round
-        if session.row is None:
-            if not self._free:
-                idle = [other for other in self._sessions.values() if other.row is not None and other.turn is None]
-                if not idle:
-                    return False
-                self._forget(min(idle, key=lambda other: other.used))
-            session.row = self._free.pop(0)
-        return True
-
-    def _new_images(self, turn: _Turn, session: _Session | None = None) -> tuple[Observation, ...]:
-        """The screenshots of a prompt that a session's row, by default its own, does not hold."""
-        held = turn.prompt.ids[: _shared(session or turn.session, turn)]
+    def _new_images(self, turn: _Turn) -> tuple[Observation, ...]:
+        """The screenshots of a prompt that its session does not hold."""
+        held = turn.prompt.ids[: _common(turn.session.entries, turn.entries)]
         return turn.prompt.images[held.count(self._image_pad) :]
 
-    def _prefill(self, turn: _Turn, features: dict[str, Tensor]) -> Tensor:
-        """Run what is new of a prompt. The result is the hidden state that the first token is drawn from."""
-        session, layout = turn.session, turn.layout
-        donor = session
-        if _shared(session, turn) == 0:
-            donor = max(self._sessions.values(), key=lambda other: _shared(other, turn), default=session)
-        begin = int(layout.starts[_shared(donor, turn)])
-        if donor.row is not None and donor is not session:
-            self._cache.copy(donor.row, turn.row, begin)
-        visual = [features[image.hash] for image in self._new_images(turn, donor)]
-        unseen, hidden = torch.cat(visual) if visual else torch.empty(0), torch.empty(0)
-        for start in range(begin, len(layout.ids), CHUNK):
-            ids, positions = layout.ids[start : start + CHUNK], layout.positions[:, start : start + CHUNK]
-            n = int((ids == self._image_pad).sum())
-            seen, unseen = unseen[:n] if n else None, unseen[n:]
-            attend = self._cache.extend(turn.row, start, len(ids))
-            last = torch.tensor([len(ids) - 1], device=self._device)
-            hidden = self._text(ids.to(self._device), positions.to(self._device), seen, attend, wanted=last)
-        session.entries, session.length = list(turn.entries), len(layout.ids)
-        return hidden[-1]
+    def _show(self, turn: _Turn, features: dict[str, Tensor]) -> None:
+        images = self._new_images(turn)
+        if unreadable := [image.hash for image in images if image.hash not in features]:
+            self._fail(turn, f"the screenshot {unreadable[0]} cannot be decoded to its size")
+        else:
+            turn.visual = torch.cat([features[image.hash] for image in images]) if images else torch.empty(0)
+
+    def _run(self, chunk: list[tuple[_Turn, int]]) -> list[tuple[_Turn, Tensor]]:
+        """Run prompts up to there. The result: those that are through, and what their first tokens are drawn from."""
+        if not chunk:
+            return []
+        ids = torch.cat([turn.layout.ids[turn.seen : end] for turn, end in chunk])
+        positions = torch.cat([turn.layout.positions[:, turn.seen : end] for turn, end in chunk], dim=1)
+        features = []
+        for turn, end in chunk:
+            n = int((turn.layout.ids[turn.seen : end] == self._image_pad).sum())
+            if n and turn.visual is not None:
+                features.append(turn.visual[:n])
+                turn.visual = turn.visual[n:]
+        attend = self._cache.extend([Piece(turn.session, turn.seen, end) for turn, end in chunk])
+        last = torch.tensor([end - turn.seen for turn, end in chunk]).cumsum(0) - 1
+        hidden = self._text(
+            ids.to(self._device),
+            positions.to(self._device),
+            torch.cat(features) if features else None,
+            attend,
+            wanted=last.to(self._device),
+        )
+        ready = []
+        for (turn, end), state in zip(chunk, hidden, strict=True):
+            turn.seen = end
+            whole = bisect.bisect_right(turn.layout.starts, end) - 1  # entries all of whose tokens were run
+            turn.session.entries = turn.entries[:whole]
+            if end == len(turn.layout.ids):
+                ready.append((turn, state))
+                self._filling.remove(turn)
+                self._active.append(turn)
+        return ready
 
     @torch.inference_mode()
-    def _step(self) -> None:
-        """Run the last token of every turn under way and sample its next one."""
-        turns = sorted((turn for turn in self._active if not turn.future.done()), key=lambda turn: turn.row)
+    def _step(self) -> tuple[list[_Turn], Drawn] | None:
+        """Run the last token of every turn under way and draw its next one."""
+        turns = [turn for turn in self._active if not turn.future.done() and turn.run + 1 < turn.sampling.max_tokens]
         if not turns:
-            return
-        last = torch.tensor([turn.tokens[-1] for turn in turns], device=self._device)
-        places = torch.tensor([turn.layout.end + len(turn.tokens) - 1 for turn in turns], device=self._device)
-        attend = self._cache.step([turn.row for turn in turns], [turn.session.length for turn in turns])
-        hidden = self._text(last, places.expand(3, -1), attend=attend)
-        for turn in turns:
-            turn.session.entries.append(turn.tokens[-1])
-            turn.session.length += 1
-        self._sample(turns, hidden)
+            return None
+        return turns, self._steps.step([turn.next() for turn in turns])
 
-    def _sample(self, turns: list[_Turn], hidden: Tensor) -> None:
+    def _append(self, turns: list[_Turn], tokens: list[int], logprobs: list[float]) -> None:
         """One token for each turn; those that are complete answer their callers."""
-        tokens, logprobs = sampling.sample(
-            self._model.scores(hidden),
-            [turn.sampling for turn in turns],
-            [turn.uniforms[len(turn.tokens)] for turn in turns],
-        )
         for turn, token, logprob in zip(turns, tokens, logprobs, strict=True):
+            if turn.future.done():
+                continue  # a step too much
             if math.isnan(logprob):
+                self._spoiled = True  # what is masked counts with weight 0, and 0 times NaN is NaN
                 self._fail(turn, "the model gave values that are not numbers")
                 continue
+            if turn.tokens:
+                turn.session.entries.append(turn.tokens[-1])  # which was run for this one
             turn.tokens.append(token)
             turn.logprobs.append(logprob)
             if token in turn.sampling.stop or len(turn.tokens) == turn.sampling.max_tokens:
@@ -344,29 +402,44 @@ class LocalEngine:
                 )
                 turn.future.set_result(completion)
 
-    def _fail(self, turn: _Turn, reason: str) -> None:
-        """Answer a caller with an error. What its row holds is not trusted."""
+    def _fail(self, turn: _Turn, reason: str, error: ArpoError | None = None) -> None:
+        """Answer a caller with an error. What its session holds is not trusted."""
         if not turn.future.done():
-            turn.future.set_exception(EngineError(f"the local engine: {reason}"))
+            turn.future.set_exception(error or EngineError(f"the local engine: {reason}"))
         self._forget(turn.session)
 
     def _forget(self, session: _Session) -> None:
-        if session.row is not None and session.row < self._rows:
-            bisect.insort(self._free, session.row)
-        session.row, session.entries, session.length = None, [], 0
+        self._cache.drop(session)
+        session.entries = []
+
+    def _forget_all(self, give_back: bool = False) -> None:
+        for session in self._sessions.values():
+            session.entries = []
+        self._cache.reset(give_back)
+        if give_back:
+            self._steps.reset()
 
 
-def _take_over(model: QwenVL, new: QwenVL) -> bool:
-    """Give a model the weights of another; returns whether those of the vision tower are what they were."""
-    tower, new_tower = model.model.visual.parameters(), new.model.visual.parameters()
-    same = all(torch.equal(b.to(a.device), a) for a, b in zip(tower, new_tower, strict=True))
-    model.load_state_dict(new.state_dict())
+@torch.no_grad()
+def _take_over(model: QwenVL, new: Iterable[tuple[str, Tensor]]) -> bool:
+    """Give a model other weights, one by one; returns whether those of the vision tower are what they were."""
+    old, same = dict(model.named_parameters()), True
+    for name, weight in new:
+        mine = old.pop(name)
+        if mine.shape != weight.shape:
+            raise EngineError(f"the local engine: {name} is {tuple(weight.shape)} there and {tuple(mine.shape)} here")
+        if ".visual." in name:
+            same = same and torch.equal(weight.to(mine.device, mine.dtype), mine)
+        mine.copy_(weight)
+    if old:
+        raise EngineError(f"the local engine: got no {min(old)}")
+    if mine.is_cuda:
+        torch.cuda.synchronize(mine.device)  # who samples does so in another stream, maybe
     return same
 
 
-def _shared(session: _Session, turn: _Turn) -> int:
-    """How many entries of the prompt's beginning a session's row holds. The last never counts: it must be run."""
-    held, asked = session.entries, turn.entries
+def _common(held: list[int | str], asked: list[int | str]) -> int:
+    """How many entries of the prompt's beginning are held. The last never counts: it must be run."""
     most = min(len(held), len(asked) - 1)
     if held[:most] == asked[:most]:
         return most

@@ -56,7 +56,7 @@ def sample(scores: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[flo
             heat = part.new_tensor([[samplings[row].temperature] for row in rows])
             u = torch.tensor([[uniforms[row]] for row in rows], dtype=torch.float64, device=part.device)
             if kind == "plain":
-                chosen = _plain(part / heat, u)
+                chosen = plain(part / heat, u)
             else:
                 chosen = _nucleus(part / heat, u, part.new_tensor([[samplings[row].top_p] for row in rows]))
         for row, token, logprob in zip(rows, chosen[0].tolist(), chosen[1].tolist(), strict=True):
@@ -64,7 +64,7 @@ def sample(scores: Tensor, samplings: Sequence[Sampling], uniforms: Sequence[flo
     return tokens, logprobs
 
 
-def _plain(scores: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
+def plain(scores: Tensor, u: Tensor) -> tuple[Tensor, Tensor]:
     logprobs = scores.log_softmax(dim=-1)
     token = _pick(logprobs.exp().double(), u)
     return token[:, 0], logprobs.gather(-1, token)[:, 0]

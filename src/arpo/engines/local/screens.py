@@ -20,9 +20,11 @@ import torch
 from torch import Tensor
 
 from arpo.beside import large
+from arpo.errors import EnvError
 from arpo.images import Pixels, decode
-from arpo.model.images import image_tokens, resized
+from arpo.model.images import resized
 from arpo.model.vision import Tower
+from arpo.resize import Sight
 from arpo.types import Observation
 
 REMEMBERED = 512 * 2**20  # bytes
@@ -48,25 +50,35 @@ class Screens:
         `features` finds the pixels for as long as somebody keeps the result, and waits for what is not done.
         """
         wanted = {one.hash: one for one in screenshots if large(one) and one.hash not in self._known}
-        begun = {name: self._decoding.get(name) or self._threads.submit(_pixels, one) for name, one in wanted.items()}
+        begun = {
+            name: self._decoding.get(name) or self._threads.submit(_pixels, one, self._tower.sight)
+            for name, one in wanted.items()
+        }
         self._decoding.update(begun)
         return list(begun.values())
 
+    def pixels(self, screenshots: Iterable[Observation]) -> dict[str, Pixels]:
+        """Of each hash, at the size that the model sees; what cannot be decoded, or is of another size, is left out."""
+        wanted = {one.hash: one for one in screenshots}
+        begun = self.prepare(wanted.values())  # kept until all are there
+        made = {
+            name: found.result() if (found := self._decoding.get(name)) else _pixels(one, self._tower.sight)
+            for name, one in wanted.items()
+        }
+        del begun
+        return {name: pixels for name, pixels in made.items() if pixels is not None}
+
     def features(self, screenshots: Iterable[Observation]) -> dict[str, Tensor]:
-        """Tokens x hidden for each hash. One that cannot be decoded, or is not of its stated size, is left out."""
+        """The tower's tokens for each hash. One that cannot be decoded, or is not of its stated size, is left out."""
         wanted = {one.hash: one for one in screenshots}
         with self._lock:
             features = {name: self._known[name] for name in wanted if name in self._known}
         device = next(self._tower.parameters()).device
         by_size: dict[tuple[int, int], list[tuple[str, Pixels]]] = {}
-        for name, one in wanted.items():
-            if name in features:
-                continue
-            begun = self._decoding.get(name)
-            if (pixels := _pixels(one) if begun is None else begun.result()) is not None:
-                by_size.setdefault((one.width, one.height), []).append((name, pixels))
+        for name, pixels in self.pixels(one for name, one in wanted.items() if name not in features).items():
+            by_size.setdefault((wanted[name].width, wanted[name].height), []).append((name, pixels))
         for size, group in by_size.items():
-            at_once = max(1, BATCH[device.type] // image_tokens(*size))
+            at_once = max(1, BATCH[device.type] // self._tower.sight.tokens(*size))
             for start in range(0, len(group), at_once):
                 part = group[start : start + at_once]
                 images = torch.stack([torch.from_numpy(pixels) for _, pixels in part]).to(device)
@@ -96,10 +108,10 @@ class Screens:
             self._bytes -= tokens.nbytes
 
 
-def _pixels(one: Observation) -> Pixels | None:
-    """At the size that the model sees; None for what `features` leaves out."""
+def _pixels(one: Observation, sight: Sight) -> Pixels | None:
+    """At the size that the model sees; None for what `pixels` leaves out."""
     try:
         pixels = decode(one.image)
-    except (OSError, ValueError, SyntaxError):  # Pillow's ways to say that bytes are no image
+        return resized(pixels.copy(), sight) if pixels.shape[:2] == (one.height, one.width) else None
+    except EnvError:
         return None
-    return resized(pixels.copy()) if pixels.shape[:2] == (one.height, one.width) else None

@@ -1,0 +1,1 @@
+"""Sampling by vLLM servers: `engine.name=vllm`, `arpo serve`."""
