@@ -10,8 +10,9 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from arpo.algorithms.advantages import failed as failed_below
-from arpo.algorithms.advantages import normalised
+from arpo.algorithms.advantages import normalised, solved_by_all, surprising
 from arpo.algorithms.base import make_algorithm
+from arpo.algorithms.grpo import for_every_token
 from arpo.config import AlgorithmConfig
 from arpo.training.metrics import episode_metrics
 from arpo.types import Group, Outcome, Trajectory
@@ -180,3 +181,35 @@ def test_a_group_is_informative_where_valid_rewards_differ() -> None:
     assert not informative(group(1.0, 1.0), ARPO)
     assert not informative(group(0.0, 0.0, None), ARPO)
     assert not informative(group(1.0, None), ARPO)
+
+
+def test_only_the_turns_whose_replies_were_least_expected_are_learned() -> None:
+    def turns(name: str, *surprises: float) -> Trajectory:
+        one = attempt(name, 1.0 if name == "good" else 0.0)
+        (step,) = one.steps
+        replies = [dataclasses.replace(step.completion, logprobs=(-value, -value)) for value in surprises]
+        return dataclasses.replace(one, steps=tuple(dataclasses.replace(step, completion=reply) for reply in replies))
+
+    both = group(turns("good", 0.1, 0.9, 0.2), turns("bad", 0.8, 0.05))
+    credits = for_every_token(both, [1.0, -1.0], share=0.4)
+    assert [list(map(abs, one.advantages)) for one in credits] == [[0, 0, 1, 1, 0, 0], [1, 1, 0, 0]]
+    assert surprising(both, 1.0) == [[True] * 3, [True] * 2]
+    assert surprising(both, 0.01) == [[False, True, False], [False] * 2]  # at least one
+    broken = dataclasses.replace(turns("broken", 3.0, 3.0, 3.0), outcome=Outcome.ENV_ERROR, score=None, reward=None)
+    three = group(*both.trajectories, broken)  # what a machine broke off does not take the places of others
+    assert surprising(three, 0.4)[:2] == surprising(both, 0.4)
+
+
+def test_a_group_is_solved_by_all_only_where_somebody_tried() -> None:
+    assert solved_by_all(group(1.0, None, 1.0), 1.0)
+    assert not solved_by_all(group(1.0, 0.5), 1.0)
+    assert not solved_by_all(group(None, None), 1.0)
+
+
+def test_a_pull_to_the_start_holds_episodes_without_an_advantage_too_and_makes_no_group_teach() -> None:
+    equal, broken = group(0.0, 0.0, None), group(1.0, 0.0, None)
+    pulled, free = (make_algorithm(AlgorithmConfig(name="grpo", kl=kl), 0) for kl in (0.1, 0.0))
+    assert [list(one.advantages) for one in pulled.advantages(equal)] == [[0.0] * 2, [0.0] * 2, []]
+    assert [list(one.advantages) for one in free.advantages(equal)] == [[], [], []]
+    assert pulled.advantages(broken) == free.advantages(broken)
+    assert not pulled.accept(equal) and pulled.accept(broken)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
@@ -30,6 +30,7 @@ class Batch:
     stale: list[bool]
     sequence: list[int]
     trajectories: int = 1
+    reference: list[float] = field(default_factory=list)
 
     @property
     def weights(self) -> list[float]:
@@ -46,6 +47,8 @@ class Batch:
             replayed=torch.tensor(self.replayed, dtype=torch.bool),
             stale=torch.tensor(self.stale, dtype=torch.bool),
             sequence=torch.tensor(self.sequence, dtype=torch.int64),
+            reference=torch.tensor(self.reference, dtype=dtype),
+            values=torch.tensor([], dtype=dtype),
         )
 
 
@@ -77,6 +80,9 @@ def slow_loss(new: list[float], batch: Batch, config: AlgorithmConfig) -> float:
         if advantage < 0 and config.dual_clip is not None:
             gain = max(gain, config.dual_clip * advantage)
         loss -= weight * gain * batch.weights[i]
+        if config.kl:
+            apart = batch.reference[i] - new[i]
+            loss += config.kl * batch.weights[i] * (math.exp(apart) - apart - 1)
     return loss
 
 
@@ -109,6 +115,7 @@ configs = st.builds(
     replay_truncate=st.sampled_from([None, 1.0, 1.3, 2.0]),
     replay_reject=st.sampled_from([None, 1.1, 1.7, 4.0]),
 )
+pulled = st.builds(AlgorithmConfig, kl=st.sampled_from([0.01, 0.5]), clip_high=st.sampled_from([0.1, 1.5]))
 
 
 @st.composite
@@ -132,6 +139,7 @@ def batches(draw: st.DrawFn) -> Batch:
         replayed=[flag for flag, length in zip(replayed, lengths, strict=True) for _ in range(length)],
         stale=[flag for flag, length in zip(stale, lengths, strict=True) for _ in range(length)],
         sequence=[number for number, length in enumerate(lengths) for _ in range(length)],
+        reference=[value + step for value, step in zip(old, numbers(-1, 1), strict=True)],
     )
     order = draw(st.permutations(range(n)))  # tokens of a sequence need not be neighbours
     columns = {name: [column[i] for i in order] for name, column in vars(batch).items() if isinstance(column, list)}
@@ -158,7 +166,7 @@ def near_rejection(batch: Batch, config: AlgorithmConfig) -> bool:
 # Against the slow one
 
 
-@given(batches(), configs)
+@given(batches(), configs | pulled)
 @settings(max_examples=300)
 def test_the_loss_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
     assume(not near_rejection(batch, config))
@@ -176,7 +184,7 @@ def test_importance_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfi
     assert importance(batch.tokens(), config).tolist() == pytest.approx(slow_importance(batch, config), rel=1e-9)
 
 
-@given(batches(), configs)
+@given(batches(), configs | pulled)
 @settings(max_examples=200)
 def test_the_gradient_is_the_slope_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
     assume(not near_rejection(batch, config) and not near_a_corner(batch, config))
@@ -326,7 +334,8 @@ def test_the_loss_is_that_of_verl() -> None:
     new = (old + torch.randn(n, dtype=torch.float64)).requires_grad_()
     config = AlgorithmConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
     none = torch.zeros(n, dtype=torch.int64)
-    tokens = SampledTokens(old, old, advantages, old[:0], torch.full_like(none, n), 1, none.bool(), none.bool(), none)
+    lengths, nothing = torch.full_like(none, n), old[:0]
+    tokens = SampledTokens(old, old, advantages, nothing, lengths, 1, none.bool(), none.bool(), none, nothing, nothing)
     loss = clipped_surrogate(new, tokens, config)
     ours, clipped = loss.total, loss.clipped
     theirs, above, _, below = verl.compute_policy_loss(

@@ -22,8 +22,8 @@ FAILED = group(*[0.0] * 8)
 
 
 def load(name: str) -> Trajectory:
-    """A store that has every success."""
-    return attempt(name, 1.0)
+    """A store that has every success; of-u is one at the task u."""
+    return attempt(name, 1.0, task=name.removeprefix("of-") if name.startswith("of-") else "t")
 
 
 def with_successes(*updates: int, seed: int = 0, **settings: Any) -> Replay:
@@ -112,7 +112,7 @@ def test_every_member_is_replaced_now_and_then() -> None:
 def test_the_place_depends_on_the_seed_and_on_the_task() -> None:
     def places(seed: int, task: str) -> list[int]:
         replay = Replay(AlgorithmConfig(), seed)
-        replay.add([group(attempt("s", 1.0, task=task), task=task)], 0)
+        replay.add([group(attempt(f"of-{task}", 1.0, task=task), task=task)], 0)
         return [place_of(found) for found in drawn(replay, range(1, 30), group(*[0.0] * 8, task=task))]
 
     assert places(0, "t") == places(0, "t")
@@ -275,3 +275,29 @@ def test_a_saved_state_does_not_change_later() -> None:
     state = replay.state()
     replay.add([group(attempt("new", 1.0))], 1)
     assert state == with_successes(0).state()
+
+
+# Refinements
+
+
+def test_several_different_successes_can_join_a_group_and_a_failure_stays_to_be_compared_with() -> None:
+    replay = with_successes(0, 1, 2, replay_count=2)
+    for filled in drawn(replay, range(3, 20)):
+        joined = [one.provenance.replayed_from for one in filled.trajectories if one.provenance.source == "replay"]
+        assert len(set(joined)) == len(joined) == 2
+        assert len({one.id for one in filled.trajectories}) == len(filled.trajectories) == 8
+    (small,) = with_successes(0, 1, 2, replay_count=9).fill([group(0.0, 0.0, 0.0)], 3, load)
+    assert sorted(one.score or 0.0 for one in small.trajectories) == [0.0, 1.0, 1.0]
+    (all_there_are,) = with_successes(0, 1, replay_count=9).fill([FAILED], 3, load)
+    assert sum(one.provenance.source == "replay" for one in all_there_are.trajectories) == 2
+
+
+def test_the_shortest_success_joins_of_equal_ones_the_newest() -> None:
+    lengths = {"s0": 3, "s1": 2, "s2": 2, "s3": 5}
+
+    def load_of_length(name: str) -> Trajectory:
+        success = load(name)
+        return dataclasses.replace(success, steps=success.steps * lengths[name])
+
+    replay = with_successes(0, 1, 2, 3, replay_shortest=True)
+    assert {source_of(replay.fill([FAILED], update, load_of_length)[0]) for update in range(4, 20)} == {"s2"}

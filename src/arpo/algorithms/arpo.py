@@ -6,6 +6,8 @@
 The replayed tokens are trained as if they were fresh: `old` is of the policy before the update. Each setting `replay_…`
 changes one part of this; in the paper they are all off.
 
+    replay_count       so many different successes join the group
+    replay_shortest    those with the fewest steps, not random ones
     replay_tau         a success of age a, in updates, is chosen in proportion to exp(-a / tau)
     replay_spares      only the replayed success has an advantage, the failures beside it have none
     replay_truncate    replayed tokens have the weight w = min(exp(old - sampler), replay_truncate)
@@ -17,7 +19,7 @@ from typing import Any
 
 from arpo.algorithms.advantages import group_advantages
 from arpo.algorithms.base import Credit
-from arpo.algorithms.grpo import Grpo, for_every_token
+from arpo.algorithms.grpo import Grpo
 from arpo.algorithms.replay import Replay
 from arpo.config import AlgorithmConfig
 from arpo.types import Group, Trajectory
@@ -38,7 +40,7 @@ class Arpo(Grpo):
         replayed = [trajectory.provenance.source == "replay" for trajectory in group.trajectories]
         if self.settings.replay_spares and any(replayed):
             advantages = [value if injected else 0.0 for value, injected in zip(advantages, replayed, strict=True)]
-        return for_every_token(group, advantages)
+        return self.credits(group, advantages)
 
     def remember(self, groups: Sequence[Group], update: int) -> None:
         self.replay.add(groups, update)

@@ -7,18 +7,19 @@
     algorithm.loss(new_logprobs, tokens)                   # what the learner differentiates
     algorithm.remember(groups, update)                     # when the update is made
 
-The records leave room for more than the four that come with arpo: advantages may differ from token to token, `returns`
-are for a value head, and a method without groups takes each trajectory of a group by itself.
+Advantages may differ from token to token, `returns` are for a value head, and a method without groups takes each
+trajectory of a group by itself. A method whose advantages follow from what the policy is at this very moment (dpo, kto,
+ppo) has `weigh` as well: see `Weighs`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeAlias
 
 from arpo.registry import Registry, made
-from arpo.types import Group, Trajectory
+from arpo.types import Group, Sample, Trajectory
 
 if TYPE_CHECKING:  # torch takes seconds, and settings need only the names
     from torch import Tensor
@@ -48,9 +49,11 @@ class SampledTokens:
     returns: Tensor  # empty where there are none
     lengths: Tensor  # how many sampled tokens the trajectory of each token has
     trajectories: int  # how many the optimiser step has, for its mean
-    replayed: Tensor  # bool
+    replayed: Tensor  # bool: out of the store (Sample.stored), a replayed success or an episode of another run
     stale: Tensor  # bool: sampled by an older policy than the one before this update
     sequence: Tensor  # which sequence a token belongs to, from 0 on
+    reference: Tensor  # log-probabilities of the policy that training began with; empty where nobody needs them
+    values: Tensor  # of the value head, with gradient; empty where there is none
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,6 +63,24 @@ class Loss:
     total: Tensor  # with gradient; those of all parts of an optimiser step are added up
     clipped: Tensor  # bool: clipping took its gradient away
     importance: Tensor  # the weight that corrects for who sampled it; 1 where nothing is corrected
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the policy thinks of samples right before an optimiser step learns them: a tensor of tokens for each."""
+
+    logprobs: Sequence[Tensor]
+    reference: Sequence[Tensor]  # by the policy that training began with; empty where the method has no `reference`
+    values: Sequence[Tensor]  # of the value head; empty where the method has no `critic`
+
+
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """What became of the advantages."""
+
+    advantages: Sequence[Tensor]  # of the tokens of each sample
+    loss: float | None = None  # the true loss of the step, where `Algorithm.loss` has only its gradient
+    metrics: Mapping[str, float] = field(default_factory=dict)  # to be logged
 
 
 class Algorithm(Protocol):
@@ -92,6 +113,24 @@ class Algorithm(Protocol):
     def restore(self, state: dict[str, Any]) -> None: ...
 
 
+class Weighs(Algorithm, Protocol):
+    """A method with a `reference` or a `critic` (see `Method`)."""
+
+    def weigh(self, samples: Sequence[Sample], look: Look) -> Weighed:
+        """The advantages of all samples of an optimiser step, right before it."""
+        ...
+
+
+Needs: TypeAlias = Literal["differing", "successes", "pairs", "both"]
+"""What a method learns from where it plays nothing (`arpo train --from`):
+
+    differing    tasks whose episodes have different rewards
+    successes    tasks with a success
+    pairs        tasks with a success and a failure
+    both         any task, where there are successes and failures in all
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Method:
     """What is known of an algorithm without importing it."""
@@ -101,7 +140,15 @@ class Method:
     settings: Mapping[str, Any] = field(default_factory=dict)  # keys of the section `algorithm` that the name sets
     options: Mapping[str, Any] = field(default_factory=dict)  # `algorithm.options`: its own, with defaults
     least_group: int = 1  # how many episodes of a task it needs at least
+    reference: bool = False  # whether it looks at the policy that training began with
+    critic: bool = False  # whether it has a value head
+    offline: Needs | None = "differing"  # of stored episodes; None: it learns from what it plays alone
+    idle: Sequence[str] = ()  # keys of the section `algorithm` that have no effect on it
+    by_score: bool = False  # whether it goes by scores alone, whatever a reward is
 
+
+REPLAY = tuple(f"replay{part}" for part in ("", "_count", "_shortest", "_tau", "_truncate", "_reject", "_spares"))
+UNWEIGHED = ("kl", "surprising", *REPLAY)  # of methods with a loss of their own
 
 METHODS = Registry(
     "algorithm",
@@ -115,6 +162,41 @@ METHODS = Registry(
             "arpo.algorithms.arpo_plus:ArpoPlus",
             {"replay": True, "replay_tau": 8.0, "replay_truncate": 2.0, "replay_reject": 2.0, "replay_spares": True},
             least_group=2,
+        ),
+        Method(
+            "ppo",
+            "arpo.algorithms.ppo:Ppo",
+            {"replay": False},
+            critic=True,
+            offline=None,
+            idle=("surprising", *REPLAY),
+        ),
+        Method(
+            "rft",
+            "arpo.algorithms.rft:Rft",
+            {"replay": False},
+            offline="successes",
+            idle=UNWEIGHED,
+            by_score=True,
+        ),
+        Method(
+            "dpo",
+            "arpo.algorithms.dpo:Dpo",
+            {"replay": False},
+            least_group=2,
+            reference=True,
+            offline="pairs",
+            idle=UNWEIGHED,
+            by_score=True,
+        ),
+        Method(
+            "kto",
+            "arpo.algorithms.kto:Kto",
+            {"replay": False},
+            reference=True,
+            offline="both",
+            idle=UNWEIGHED,
+            by_score=True,
         ),
     ),
 )

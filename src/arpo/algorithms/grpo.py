@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from arpo.algorithms.advantages import group_advantages
+from arpo.algorithms.advantages import group_advantages, surprising
 from arpo.algorithms.base import Credit, Loss, SampledTokens
 from arpo.algorithms.loss import clipped_surrogate
 from arpo.config import AlgorithmConfig
@@ -27,13 +27,17 @@ class Grpo:
         self.settings, self.seed = settings, seed
 
     def accept(self, group: Group) -> bool:
-        return any(credit.advantages for credit in self.advantages(group))
+        return any(any(credit.advantages) for credit in self.advantages(group))
 
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
         return list(groups)
 
     def advantages(self, group: Group) -> list[Credit]:
-        return for_every_token(group, group_advantages(group, self.settings.std))
+        return self.credits(group, group_advantages(group, self.settings.std))
+
+    def credits(self, group: Group, advantages: Sequence[float]) -> list[Credit]:
+        """Of the tokens of trajectories with these advantages."""
+        return for_every_token(group, advantages, self.settings.surprising, every=self.settings.kl > 0)
 
     def loss(self, new: Tensor, tokens: SampledTokens) -> Loss:
         return clipped_surrogate(new, tokens, self.settings)
@@ -48,9 +52,15 @@ class Grpo:
         pass
 
 
-def for_every_token(group: Group, advantages: Sequence[float]) -> list[Credit]:
-    """Every sampled token has the advantage of its trajectory. One with 0 has no gradient and is left out."""
+def for_every_token(group: Group, advantages: Sequence[float], share: float = 1.0, every: bool = False) -> list[Credit]:
+    """Every sampled token has the advantage of its trajectory. One with 0 has no gradient and is left out.
+
+    `share`: of the group's turns, those with the most surprising replies; the tokens of others have 0. `every`: none
+    of the valid ones is left out, since something else than their advantage (`algorithm.kl`) gives them a gradient.
+    """
     return [
-        Credit([advantage] * sum(len(step.completion.tokens) for step in trajectory.steps) if advantage else [])
-        for trajectory, advantage in zip(group.trajectories, advantages, strict=True)
+        Credit([advantage * kept for step, kept in zip(one.steps, turns, strict=True) for _ in step.completion.tokens])
+        if advantage or (every and one.outcome.valid)
+        else Credit()
+        for one, advantage, turns in zip(group.trajectories, advantages, surprising(group, share), strict=True)
     ]

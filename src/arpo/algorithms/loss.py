@@ -10,6 +10,13 @@ Where the sampler was not the policy before this update, w = min(exp(old - sampl
 for fresh tokens that an older policy sampled (`lag_truncate`), and for replayed ones (`replay_truncate`), where w is 0
 for a whole sequence whose geometric mean of that ratio is off by more than a bound. For all others, and where nothing
 is to be corrected, w = 1.
+
+`algorithm.kl` pulls towards the policy that training began with, for all methods with this loss:
+
+    loss += kl * sum of  weight * (exp(reference - new) - (reference - new) - 1)
+
+whose mean over sampled tokens is the Kullback-Leibler divergence from it, and which is never negative. It holds for
+every valid episode, also where the rewards of a group are equal.
 """
 
 import torch
@@ -30,8 +37,18 @@ def clipped_surrogate(new: Tensor, tokens: SampledTokens, settings: AlgorithmCon
         floor = settings.dual_clip * a
         clipped = clipped | ((a < 0) & (term < floor))
         term = torch.where(a < 0, torch.maximum(term, floor), term)
-    w = importance(tokens, settings)
-    return Loss(-(token_weights(tokens, settings) * w * term).sum(), clipped, w)
+    w, weight = importance(tokens, settings), token_weights(tokens, settings)
+    total = -(weight * w * term).sum()
+    if settings.kl:
+        apart = tokens.reference - new
+        total = total + settings.kl * (weight * (apart.exp() - apart - 1)).sum()
+    return Loss(total, clipped, w)
+
+
+def linear(new: Tensor, tokens: SampledTokens) -> Loss:
+    """The gradient of -A log-probability, and nothing else: of a loss whose slope the advantages are."""
+    total = -(tokens.advantages * (new - new.detach())).sum()
+    return Loss(total, torch.zeros_like(new, dtype=torch.bool), torch.ones_like(new))
 
 
 def token_weights(tokens: SampledTokens, settings: AlgorithmConfig) -> Tensor:

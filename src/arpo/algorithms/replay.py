@@ -14,8 +14,9 @@ import random
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from arpo.algorithms.advantages import failed
+from arpo.algorithms.advantages import exemplary, failed
 from arpo.config import AlgorithmConfig
+from arpo.errors import ConfigError
 from arpo.seeds import derive
 from arpo.types import Group, Trajectory
 
@@ -33,13 +34,10 @@ class Replay:
         return [self._filled(group, update, load) if failed(group, solved) else group for group in groups]
 
     def add(self, groups: Sequence[Group], update: int) -> None:
-        """Remember the successes of these groups; of each task the newest `replay_size`.
-
-        A success whose reward is lower, since its last reply was no action, is left out: it would teach that reply.
-        """
+        """Remember the exemplary successes of these groups; of each task the newest `replay_size`."""
         for group in groups:
             for one in group.trajectories:
-                if one.score is not None and one.reward is not None and one.reward >= one.score >= self.settings.solved:
+                if exemplary(one, self.settings.solved):
                     kept = self._kept.setdefault(group.task_id, [])
                     kept.append((one.id, update))
                     del kept[: -self.settings.replay_size]
@@ -50,7 +48,7 @@ class Replay:
     def restore(self, state: dict[str, Any]) -> None:
         """ValueError where it is not what `state` returns."""
         for name, update in (entry for kept in state.values() for entry in kept):
-            if not (isinstance(name, str) and isinstance(update, int)):
+            if not (isinstance(name, str) and isinstance(update, int) and 0 <= update < 10**6):
                 raise ValueError("a success is an id and an update")
         self._kept = {task: [(name, update) for name, update in kept] for task, kept in state.items()}
 
@@ -59,15 +57,34 @@ class Replay:
         if not kept:
             return group
         rng = random.Random(derive("replay", self.seed, update, group.task_id))
-        tau = self.settings.replay_tau
-        newest = kept[-1][1]  # ages count from it, which changes no odds: from now, all weights could round to 0
-        weights = [1.0 if tau is None else math.exp((since - newest) / tau) for _, since in kept]
-        name, _ = rng.choices(kept, weights)[0]
         # An invalid member teaches nothing, so it is replaced before a valid one is.
         members = list(group.trajectories)
-        places = [i for i, member in enumerate(members) if not member.outcome.valid] or range(len(members))
-        place = rng.choice(places)
-        success = load(name)
-        provenance = dataclasses.replace(success.provenance, source="replay", replayed_from=name)
-        members[place] = dataclasses.replace(success, id=f"{members[place].id}-replay", provenance=provenance)
+        for success in self._chosen(kept, rng, group.task_id, load)[: len(members) - 1]:  # one to compare them with
+            fresh = [i for i, member in enumerate(members) if member.provenance.source != "replay"]
+            place = rng.choice([i for i in fresh if not members[i].outcome.valid] or fresh)
+            provenance = dataclasses.replace(success.provenance, source="replay", replayed_from=success.id)
+            members[place] = dataclasses.replace(success, id=f"{members[place].id}-replay", provenance=provenance)
         return Group(group.task_id, tuple(members))
+
+    def _chosen(
+        self, kept: list[tuple[str, int]], rng: random.Random, task: str, load: Callable[[str], Trajectory]
+    ) -> list[Trajectory]:
+        """The successes that join a group of this task: `replay_count` different ones, or all there are."""
+        count, tau = self.settings.replay_count, self.settings.replay_tau
+        if self.settings.replay_shortest:
+            every = [self._success(name, task, load) for name, _ in reversed(kept)]  # of equal ones the newest
+            return sorted(every, key=lambda one: len(one.steps))[:count]
+        newest = max(since for _, since in kept)  # ages count from it: from now, all weights could round to 0
+        left, chosen = list(kept), list[Trajectory]()
+        while left and len(chosen) < count:
+            weights = [1.0 if tau is None else math.exp((since - newest) / tau) for _, since in left]
+            one = rng.choices(left, weights)[0]
+            left.remove(one)
+            chosen.append(self._success(one[0], task, load))
+        return chosen
+
+    def _success(self, name: str, task: str, load: Callable[[str], Trajectory]) -> Trajectory:
+        success = load(name)
+        if success.task_id != task or (success.score or 0.0) < self.settings.solved:
+            raise ConfigError(f"{name}: is not a success at {task}, as which the checkpoint remembers it")
+        return success
