@@ -22,6 +22,7 @@ import torch
 from torch.profiler import ProfilerActivity, profile
 
 import arpo.engines.local.engine
+import arpo.engines.local.sampling
 import arpo.envs.pocket.env
 import arpo.runs.store
 from arpo.config import load_config
@@ -39,9 +40,9 @@ UPDATES = 4
 SAMPLING = [
     (Screens, "features", "screenshots read and resized"),
     (Tower, "forward", "vision tower"),
-    (LocalEngine, "_prefill", "prompts (prefill)"),
+    (LocalEngine, "_run", "prompts (prefill)"),
     (LocalEngine, "_step", "replies, token by token (decode)"),
-    (LocalEngine, "_sample", "head and choice of tokens"),
+    (arpo.engines.local.sampling, "sample", "choice of tokens"),
     (PocketEnv, "reset", "environment"),
     (PocketEnv, "step", "environment"),
     (PocketEnv, "score", "environment"),
@@ -54,11 +55,12 @@ LEARNING = [
     (LocalLearner, "logprobs", "old log-probabilities"),
     (LocalLearner, "_forward", "forward"),
     (torch.Tensor, "backward", "backward"),
-    (torch.nn.utils, "clip_grad_norm_", "optimiser"),
+    (torch.nn.utils, "get_total_norm", "optimiser"),
+    (torch.nn.utils, "clip_grads_with_norm_", "optimiser"),
     (torch.optim.AdamW, "step", "optimiser"),
     (arpo.runs.store, "pack", "record of every token"),
-    (Checkpoints, "save", "checkpoint"),
-    (arpo.engines.local.engine, "load_model", "weights loaded by the engine"),
+    (Checkpoints, "save", "checkpoint taken; its files are written beside"),
+    (arpo.engines.local.engine, "_take_over", "weights copied to the engine"),
 ]
 KINDS = {"attention": ("scaled_dot_product",), "matrix products": ("aten::mm", "aten::addmm", "aten::bmm")}
 

@@ -5,6 +5,10 @@ from pathlib import Path
 import pytest
 from guesser import make_guesser
 
+from tiny_model import family
+
+__all__ = ["family"]
+
 
 @pytest.fixture(scope="session")
 def guesser_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:

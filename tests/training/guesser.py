@@ -40,9 +40,9 @@ class Guesser(UITars):
         return Parsed("", actions[number % 3], "")
 
 
-def make_guesser(folder: Path, seed: int = 0) -> Path:
+def make_guesser(folder: Path, seed: int = 0, family: str = "qwen2_5_vl") -> Path:
     """The tiny checkpoint, its embedding of the end token so large that replies are short."""
-    make_decided(folder, seed)
+    make_decided(folder, seed, family)
     model = load_model(folder, "cpu")
     end = load_checkpoint(folder, "cpu").vocabulary.special("<|im_end|>")
     with torch.no_grad():

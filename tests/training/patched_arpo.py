@@ -21,6 +21,6 @@ if __name__ == "__main__":
     BACKENDS["fake"] = BACKEND
     DIALECTS["uitars"] = DialectEntry("uitars", Guesser)
     name, _, moment = os.environ.get("KILL", "").partition(" ")
-    if Path(sys.argv[-1]).name == name:
+    if name in {Path(argument).name for argument in sys.argv}:
         kill_at(moment)
     cli.main()

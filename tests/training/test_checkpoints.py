@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import pickle
+import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from statistics import fmean
 
@@ -27,14 +31,14 @@ def learner(guesser_folder: Path) -> LocalLearner:
     return learner_of(guesser_folder)
 
 
-def save(checkpoints: Checkpoints, learner: LocalLearner, success: float, publish: bool = False) -> None:
+def save(checkpoints: Checkpoints, learner: LocalLearner, success: float, due: bool = True) -> None:
     """One more update that had this success."""
     learner.version += 1
     line = {"update": learner.version - 1, "success": success}
-    if publish:
-        checkpoints.publish(learner, line)
-    else:
-        checkpoints.save(learner, learner.algorithm, line)
+    checkpoints.finished(line)
+    if due:
+        checkpoints.save(learner, learner.algorithm)
+        checkpoints.wait()
 
 
 def names(*versions: int) -> list[str]:
@@ -67,7 +71,7 @@ def test_the_newest_are_kept_and_the_one_with_the_best_recent_success(
 def test_updates_between_checkpoints_count_for_the_best(learner: LocalLearner, tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path / "checkpoints", keep=1)
     for version, success in enumerate(SUCCESS, start=1):
-        save(checkpoints, learner, success, publish=version % 4 != 0)
+        save(checkpoints, learner, success, due=version % 4 == 0)
     assert [path.name for path in checkpoints_in(checkpoints.folder)] == names(8, 12)
 
 
@@ -153,3 +157,68 @@ def test_a_checkpoint_has_the_prompt_that_it_was_trained_with(guesser_folder: Pa
     expected = tmp_path / "mine" if own else guesser_folder / "prompt.txt"
     assert checkpoints.newest is not None
     assert (checkpoints.newest / "prompt.txt").read_text() == expected.read_text()
+
+
+# From somebody else
+
+
+def moments_of(learner: LocalLearner, tensor: torch.Tensor) -> dict[str, object]:
+    state = {0: {"step": torch.tensor(1.0), "exp_avg": tensor, "exp_avg_sq": tensor}}
+    return {"state": state, "param_groups": learner.optimizer.state_dict()["param_groups"]}
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return exec, ("raise SystemExit('it ran')",)
+
+
+def packed(folder: Path, learner: LocalLearner) -> None:
+    """The same file with its parts deflated: a thousand times smaller than what it becomes."""
+    torch.save(moments_of(learner, torch.zeros_like(learner.parameters[0])), folder / "plain.pt")
+    with zipfile.ZipFile(folder / "plain.pt") as plain, zipfile.ZipFile(folder / "optimizer.pt", "w") as small:
+        for part in plain.infolist():
+            small.writestr(part.filename, plain.read(part), zipfile.ZIP_DEFLATED)
+
+
+OPTIMIZERS: dict[str, Callable[[Path, LocalLearner], object]] = {
+    "a pickle": lambda folder, learner: torch.save({"state": Evil()}, folder / "optimizer.pt"),
+    "an old pickle": lambda folder, learner: (folder / "optimizer.pt").write_bytes(pickle.dumps(Evil())),
+    "a view without end": lambda folder, learner: torch.save(
+        moments_of(learner, torch.zeros(1).expand(10**12)), folder / "optimizer.pt"
+    ),
+    "another shape": lambda folder, learner: torch.save(moments_of(learner, torch.zeros(3)), folder / "optimizer.pt"),
+    "of no weight": lambda folder, learner: torch.save(
+        {"state": {10**6: {"a": torch.zeros(3)}}}, folder / "optimizer.pt"
+    ),
+    "a list": lambda folder, learner: torch.save([1], folder / "optimizer.pt"),
+    "packed": packed,
+}
+
+
+@pytest.mark.attack("checkpoint")
+@pytest.mark.parametrize("what", OPTIMIZERS)
+def test_the_state_of_an_optimiser_is_tensors_of_the_models_shapes_or_refused(
+    what: str, learner: LocalLearner, tmp_path: Path
+) -> None:
+    checkpoints = Checkpoints(tmp_path)
+    save(checkpoints, learner, 0.5)
+    OPTIMIZERS[what](tmp_path / "update-00001", learner)
+    with pytest.raises(ConfigError, match="update-00001: cannot be read") as refused:
+        Checkpoints(tmp_path).restore(learner, learner.algorithm)
+    assert str(refused.value).isprintable()
+
+
+@pytest.mark.attack("checkpoint")
+@pytest.mark.parametrize(
+    "change",
+    [{"version": 10**4000}, {"version": 7}, {"steps": "many"}, {"steps": None}, {"recent": ["a"]}, {"recent": []},
+     {"replay": {"t": [[1, 2]]}}, {"replay": {"t": 3}}, {"line": []}],
+    ids=range(9),
+)  # fmt: skip
+def test_a_state_of_any_other_kind_is_refused(change: dict[str, object], learner: LocalLearner, tmp_path: Path) -> None:
+    save(Checkpoints(tmp_path), learner, 0.5)
+    file = tmp_path / "update-00001" / "state.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | change))
+    with pytest.raises(ConfigError, match="cannot be read") as refused:
+        Checkpoints(tmp_path).restore(learner, learner.algorithm)
+    assert str(refused.value).isprintable() and len(str(refused.value)) < 5000

@@ -19,11 +19,16 @@ from PIL import Image
 
 from arpo import cli
 from arpo.bench import compare
+from arpo.bench.compare_table import as_table
 from arpo.errors import ConfigError
 from arpo.evaluation.compare import difference, estimate
 from arpo.runs.plot import COLOURS
 from arpo.runs.store import Run
+from arpo.seeds import evaluation_seed, start_seed
+from arpo.types import Outcome, Provenance, Trajectory
 from fake_env import make_task, write_list
+
+KNOWN = "'grpo', 'dapo', 'arpo', 'arpo+', 'ppo', 'rft', 'dpo' or 'kto'"
 
 # The budget
 
@@ -203,8 +208,8 @@ def check_results(out: Path) -> None:
     [
         (["--seeds", "0"], "seeds=0: must be at least 1"),
         (["--jobs", "0"], "jobs=0: must be at least 1"),
-        (["--algorithms", "grpo,ppo"], "algorithm.name=ppo: must be 'grpo', 'dapo', 'arpo' or 'arpo+'"),
-        (["--algorithms", ""], "algorithm.name=: must be 'grpo', 'dapo', 'arpo' or 'arpo+'"),
+        (["--algorithms", "grpo,sac"], f"algorithm.name=sac: must be {KNOWN}"),
+        (["--algorithms", ""], f"algorithm.name=: must be {KNOWN}"),
         (["--algorithms", "arpo,arpo"], "algorithms=arpo,arpo: arpo is there twice"),
         (["--algorithms", "arpo:spares"], "algorithm.spares: a setting is written key=value, as in seed=3"),
         (["--algorithms", "arpo:group=1"], "algorithm.group=1: must be at least 2"),
@@ -316,6 +321,103 @@ def test_a_damaged_summary_is_one_line_with_the_way_back(content: str, tmp_path:
         ConfigError, match=r"summary\.json: cannot be read; remove it, and the same command makes it anew"
     ):
         compare.Finished.read(tmp_path)
+
+
+# Fixed starts
+
+
+def store_run(comparison: compare.Comparison, method: str, seed: int, scores: dict[str, list[float | None]]) -> None:
+    """A finished run as `arpo train` leaves it. `scores`: of each kind and task, as in `fixed press-1`, its trials."""
+    made = int(method != "base")
+    line = {"update": 0, "success": 0.5, "reward": 0.5, "failed_groups": 0.0, "replayed_groups": 0.0, "env_steps": 9}
+    with Run.write(comparison._begin(method, seed), "") as run:
+        (run.folder / "summary.json").write_text('{"env_steps": 9}')
+        if made:
+            run.log(line | {"sampled_tokens": 9, "sample_s": 1.0, "learn_s": 1.0})
+        for key, trials in scores.items():
+            kind, task = key.split()
+            for trial, score in enumerate(trials):
+                env_seed = start_seed(task, 0) if kind == "fixed" else evaluation_seed(seed, task, trial)
+                outcome = Outcome.ENV_ERROR if score is None else Outcome.FINISHED
+                where = Provenance("evaluation", "r", made)
+                name = f"{kind}{made}-{task}-{trial}-0"
+                run.add(Trajectory(name, task, 0, env_seed, "", (), (), outcome, score, score, where))
+
+
+@pytest.fixture
+def fixed(fake_backend: None, tmp_path: Path) -> compare.Comparison:
+    """Two methods, two seeds: a task is always solved where it was trained, and seldom elsewhere."""
+    methods = compare.methods_of("pocket-compare", ["env.name=fake", "env.starts=fixed"], "grpo,arpo")
+    one, two, three = (make_task(f"press-{i}") for i in (1, 2, 3))
+    tasks = {"train": [one, two], "fresh": [one, two], "heldout": [three]}
+    comparison = compare.Comparison(methods, range(2), tmp_path, tasks)
+    by_heart: dict[str, list[float | None]] = {
+        "fixed press-1": [1, 1],
+        "fixed press-2": [1, 0],
+        "eval press-1": [0, 0],
+        "eval press-2": [0, 1],
+        "eval press-3": [0, 0],
+    }
+    for seed in (0, 1):
+        store_run(comparison, "base", seed, {key: [0, 0] for key in by_heart})
+        store_run(comparison, "grpo", seed, by_heart | {"fixed press-2": [0, 0]})
+        store_run(comparison, "arpo", seed, by_heart)
+    return comparison
+
+
+def test_trained_starts_and_fresh_ones_of_the_same_tasks_are_compared_apart(fixed: compare.Comparison) -> None:
+    results = fixed.results()
+    means = {split: numbers["arpo"]["success"]["mean"] for split, numbers in results["splits"].items()}
+    assert means == {"train": 0.75, "fresh": 0.25, "heldout": 0.0, "all": pytest.approx(0.5)}  # of 3 tasks, each once
+    assert results["rates"]["press-2"] == {"base": [0.0, 0.0], "grpo": [0.0, 0.0], "arpo": [0.5, 0.5]}
+    assert results["fresh_rates"]["press-2"] == {"base": [0.0, 0.0], "grpo": [0.5, 0.5], "arpo": [0.5, 0.5]}
+    assert list(results["fresh_rates"]) == ["press-1", "press-2"]
+    assert results["counts"]["arpo"] == [20, 0]
+    table = as_table({"command": "arpo compare", **results})
+    assert (
+        "| fresh (2) | base | 0.0% " in table and "fresh: the same tasks on starts that training never shows" in table
+    )
+
+
+def test_success_and_differences_are_told_in_points_by_method_and_split(fixed: compare.Comparison) -> None:
+    results = fixed.results()
+    assert list(results["success"]) == ["base", "grpo", "arpo"] and list(results["differences"]) == ["arpo"]
+    assert results["success"]["grpo"]["train"]["mean"] == 50.0
+    assert results["success"]["arpo"]["train"]["mean"] == 75.0
+    arpo, grpo = (np.array([rates, rates]) for rates in ([1.0, 0.5], [1.0, 0.0]))
+    more = difference(arpo, grpo)
+    assert results["differences"]["arpo"]["train"] == {
+        "mean": 25.0,
+        "low": pytest.approx(100 * more.ci95[0]),
+        "high": pytest.approx(100 * more.ci95[1]),
+    }
+    for numbers in (results["success"]["arpo"], results["differences"]["arpo"]):
+        assert list(numbers) == ["train", "fresh", "heldout", "all"]
+        assert all(one["low"] <= one["mean"] <= one["high"] for one in numbers.values())
+    assert results["differences"]["arpo"]["fresh"]["mean"] == 0.0
+    json.dumps(results, allow_nan=False)
+
+
+def test_a_task_that_has_no_score_where_it_was_trained_is_left_out_there_alone(fixed: compare.Comparison) -> None:
+    with Run.write(fixed.folder("arpo", 0), "") as run:
+        lost = "UPDATE trajectories SET score = NULL, reward = NULL, outcome = 'env_error'"
+        run._db.execute(f"{lost} WHERE id LIKE 'fixed1-press-2-%'")
+        run._db.commit()
+    splits = fixed.results()["splits"]
+    left_out = {split: numbers["left_out"] for split, numbers in splits.items()}
+    assert left_out == {"train": ["press-2"], "fresh": [], "heldout": [], "all": ["press-2"]}
+
+
+@pytest.mark.slow
+def test_a_comparison_on_fixed_starts_tells_what_its_runs_stored(arpo: Compare, tmp_path: Path) -> None:
+    status, _, err = arpo.two(tmp_path / "out", "env.starts=fixed", "--algorithms", "grpo,arpo", "--seeds", "1")
+    assert status == 0, err
+    results = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert list(results["success"]["arpo"]) == ["train", "fresh", "heldout", "all"]
+    summary = json.loads((tmp_path / "out" / "arpo-0" / "summary.json").read_text())
+    for split in ("train", "fresh", "heldout"):
+        for method, when in (("base", "base"), ("arpo", "final")):
+            assert results["success"][method][split]["mean"] == pytest.approx(100 * summary[f"{when}_{split}"])
 
 
 # The curve

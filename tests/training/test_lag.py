@@ -16,7 +16,6 @@ from test_loop import GENTLY, LEARNS
 from arpo.config import to_yaml
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.local import LocalEngine
-from arpo.engines.local import engine as local
 from arpo.engines.local.screens import Screens
 from arpo.model.checkpoint import load_checkpoint
 from arpo.runs import store
@@ -52,14 +51,14 @@ class Paused(LocalEngine):
         (LocalLearner, "update"),
         (store, "pack"),
         (Checkpoints, "save"),
+        (LocalLearner, "_write"),
         (Checkpoints, "publish"),
-        (local, "load_model"),
     ],
 )
 def test_episodes_go_on_while_the_learner(
     owner: Any, name: str, guesser_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    often = 1 if name == "save" else 100
+    often = 1 if name in ("save", "_write") else 100
     config = settings(LEARNS, **GENTLY | {"updates": 2, "lag": 1, "save_every": often})
     engine = Paused(load_checkpoint(guesser_folder, "cpu"), max_context=2000)
     function: Callable[..., Any] = getattr(owner, name)

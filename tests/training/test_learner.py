@@ -6,7 +6,8 @@ import asyncio
 import dataclasses
 import itertools
 import math
-import sys
+import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -22,15 +23,14 @@ from arpo.algorithms.base import Credit, make_algorithm
 from arpo.algorithms.grpo import Grpo, for_every_token
 from arpo.config import Config
 from arpo.engines.base import Prompt
-from arpo.engines.local import LocalEngine
+from arpo.engines.local import LocalEngine, screens
 from arpo.engines.local.screens import Screens
-from arpo.errors import ConfigError
 from arpo.images import decode, observe
 from arpo.model.checkpoint import Checkpoint, load_checkpoint, load_model
-from arpo.model.images import image_grid
 from arpo.model.layout import lay_out
 from arpo.model.qwen import banned_ids
 from arpo.runs.store import Run
+from arpo.training import lora
 from arpo.training.base import Batch, LearnerError, NotFinite
 from arpo.training.learner import LocalLearner
 from arpo.training.samples import to_batches, to_samples
@@ -45,7 +45,14 @@ WATCHED = (  # weights of all kinds whose gradients are compared
     "model.language_model.layers.2.mlp.down_proj.weight",
     "model.language_model.norm.weight",
 )
-TOWER = ("model.visual.blocks.0.attn.qkv.weight", "model.visual.merger.mlp.2.weight")
+TOWER = {
+    "qwen2_5_vl": ("model.visual.blocks.0.attn.qkv.weight", "model.visual.merger.mlp.2.weight"),
+    "qwen3_vl": (
+        *("model.visual.blocks.0.attn.qkv.weight", "model.visual.merger.linear_fc2.weight"),
+        *("model.visual.pos_embed.weight", "model.visual.deepstack_merger_list.1.linear_fc1.weight"),
+        "model.language_model.layers.0.self_attn.k_norm.weight",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +79,11 @@ def play(checkpoint: Checkpoint, folder: Path, config: Config = FREE, screenshot
         samples = [to_samples(group, of_group, pad) for group, of_group in zip(groups, credits, strict=True)]
         screens = {name: run.image(name) for group in samples for sample in group for name in sample.images}
     return Played(samples, screens, engine.screens)
+
+
+@pytest.fixture(scope="module")
+def guesser_folder(tmp_path_factory: pytest.TempPathFactory, family: str) -> Path:
+    return make_guesser(tmp_path_factory.mktemp("guesser"), 0, family)
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +160,7 @@ def plain_logprobs(
     scores = plain.reference(checkpoint)(**inputs).logits[0].float()
     banned = torch.tensor(banned_ids(checkpoint.config))
     every = (scores.index_fill(-1, banned, float("-inf")) / temperature).log_softmax(-1)
-    sizes = [image_grid(image.width, image.height) for image in images]
+    sizes = [checkpoint.model.sight.grid(image.width, image.height) for image in images]
     places = torch.from_numpy(lay_out(sample.ids, sizes, checkpoint.config.image_token_id).starts[:-1])
     places = places[torch.tensor(sample.sampled)]
     return every[places - 1, inputs["input_ids"][0, places]]
@@ -227,8 +239,8 @@ def test_the_self_test_passes_for_the_samplers_twin(checkpoint: Checkpoint, play
         pupil(checkpoint, played, changed(freeze_vision=frozen)).test(played.samples[0])
 
 
-def test_the_self_test_finds_other_weights(played: Played, tmp_path: Path) -> None:
-    stranger = load_checkpoint(make_guesser(tmp_path, seed=1), "cpu")
+def test_the_self_test_finds_other_weights(played: Played, family: str, tmp_path: Path) -> None:
+    stranger = load_checkpoint(make_guesser(tmp_path, 1, family), "cpu")
     with pytest.raises(LearnerError, match="other log-probabilities than the sampler"):
         pupil(stranger, played).test(played.samples[0])
 
@@ -248,10 +260,11 @@ def test_the_self_test_finds_weights_that_are_no_numbers(checkpoint: Checkpoint,
 
 def test_the_self_test_finds_a_model_that_does_not_look(checkpoint: Checkpoint, tmp_path: Path) -> None:
     with torch.no_grad():  # whatever is on a screen, its tokens are all zero
-        last = checkpoint.model.model.visual.merger.mlp[2]
-        assert isinstance(last, torch.nn.Linear)
-        last.weight.zero_()
-        last.bias.zero_()
+        for name, last in checkpoint.model.model.visual.named_modules():
+            if re.fullmatch(r"merger\.mlp\.2|.*merger.*\.linear_fc2", name):
+                assert isinstance(last, torch.nn.Linear)
+                last.weight.zero_()
+                last.bias.zero_()
     blind = play(checkpoint, tmp_path)
     with pytest.raises(LearnerError, match="does not look at screenshots"):
         pupil(checkpoint, blind).test(blind.samples[0])
@@ -262,7 +275,7 @@ def bf16(folder: Path) -> Checkpoint:
 
 
 def test_in_bf16_the_learner_is_the_samplers_twin_too_and_other_weights_are_found(
-    guesser_folder: Path, tmp_path: Path
+    guesser_folder: Path, family: str, tmp_path: Path
 ) -> None:
     half = play(bf16(guesser_folder), tmp_path / "run")
     learner = pupil(bf16(guesser_folder), half)
@@ -270,11 +283,13 @@ def test_in_bf16_the_learner_is_the_samplers_twin_too_and_other_weights_are_foun
     samples = [sample for group in half.samples for sample in group]
     off = (torch.cat(learner.values(samples)) - sampler_logprobs(samples)).abs()
     assert off.mean() < 0.01
-    with pytest.raises(LearnerError, match=r"train.self_test allows 0.02 and 0.1\)"):
-        pupil(bf16(make_guesser(tmp_path / "stranger", seed=1)), half).test(half.samples[0])
+    with pytest.raises(LearnerError, match=r"train.self_test allows 0.05 and 0.25\)"):
+        pupil(bf16(make_guesser(tmp_path / "stranger", 1, family)), half).test(half.samples[0])
 
 
-def test_in_bf16_a_token_here_and_there_may_be_far_off(guesser_folder: Path, tmp_path: Path) -> None:
+def test_in_bf16_a_token_here_and_there_may_be_far_off(guesser_folder: Path, family: str, tmp_path: Path) -> None:
+    if family != "qwen2_5_vl":
+        pytest.skip("about how it is judged; replies of the other agent are too short for that")
     half = play(bf16(guesser_folder), tmp_path)
     (first, *others) = half.longest.logprobs
     assert len(others) >= 20
@@ -297,7 +312,7 @@ def test_a_screen_of_one_colour_is_no_blindness(checkpoint: Checkpoint, played: 
     tokens = played.seen.features([played.screens[name]])[name]
     grey = dataclasses.replace(played.screens[name], hash="grey")
     learner.shown = {"grey": grey}
-    learner._visual._known["grey"] = tokens[:1].expand(len(tokens), -1)
+    learner._visual._known["grey"] = tokens[:1].expand_as(tokens)
     sample = dataclasses.replace(played.longest, images=("grey",) * len(played.longest.images))
     (values,) = learner.values([sample])
     learner.test([dataclasses.replace(sample, logprobs=tuple(values.tolist()))])
@@ -314,7 +329,8 @@ def test_the_gradient_is_that_of_the_loss_as_it_is_written(
     algorithm = FREE.algorithm.model_copy(update={"normaliser": normaliser, "length": 40})
     config = changed(FREE, freeze_vision=frozen).model_copy(update={"algorithm": algorithm})
     batch = [*played.samples[0], *played.samples[1]]
-    names, trajectories = WATCHED if frozen else (*WATCHED, *TOWER), 7  # one of them without a gradient
+    names = WATCHED if frozen else (*WATCHED, *TOWER[checkpoint.config.model_type])
+    trajectories = 7  # one of them without a gradient
     twin = load_checkpoint(guesser_folder, "cpu")
     expected = reference_gradients(twin, played, batch, config, names=names, trajectories=trajectories)
     learner = pupil(checkpoint, played, config)
@@ -348,6 +364,16 @@ def test_neither_micro_batches_nor_recomputing_change_the_gradient(guesser_folde
         found.append(gradients(learner))
     for other in found[1:]:
         assert_close(other, found[0])
+
+
+def test_nor_does_a_tower_that_is_computed_again(guesser_folder: Path, played: Played) -> None:
+    found: list[dict[str, Tensor]] = []
+    for recompute in (False, True):
+        config = changed(freeze_vision=False, checkpointing=recompute)
+        learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
+        learner.learn(steps(played.samples[0]))
+        found.append(gradients(learner, (*WATCHED, *TOWER[learner.checkpoint.config.model_type])))
+    assert_close(found[1], found[0])
 
 
 def test_an_old_sampler_counts_as_far_as_the_policy_still_agrees(guesser_folder: Path, played: Played) -> None:
@@ -527,7 +553,7 @@ def test_adapters_begin_as_nothing_learn_and_leave_all_weights_as_they_are(
     learner.learn(steps(*played.samples))
     after = torch.cat(learner.values(samples))
     assert (after - before).abs().max() > 0.01
-    published = load_model(learner.publish(tmp_path), "cpu")
+    published = load_model(learner.publish(tmp_path).path(), "cpu")
     merged = pupil(dataclasses.replace(bare.checkpoint, model=published), played, changed(freeze_vision=frozen))
     assert torch.allclose(torch.cat(merged.values(samples)), after, atol=1e-4)
     weights = bare.model.state_dict()
@@ -549,18 +575,46 @@ def test_adapters_learn_what_the_merged_weights_would_have_to(
     bare = pupil(load_checkpoint(guesser_folder, "cpu"), played)
     bare.learn(steps(played.samples[0]))
     learner = pupil(checkpoint, played, low_rank())
-    a = learner.model.get_parameter(f"{name}.lora_A.default.weight").clone()
+    a = learner.model.get_parameter(f"{name}.lora_A").clone()
     learner.learn(steps(played.samples[0]))
-    whole, b = gradient_of(bare, f"{name}.weight"), f"{name}.lora_B.default.weight"
+    whole, b = gradient_of(bare, f"{name}.weight"), f"{name}.lora_B"
     assert_close(gradients(learner, [b]), {b: 2 * whole @ a.T})
 
 
-def test_adapters_without_peft_are_refused_in_one_line(
-    checkpoint: Checkpoint, played: Played, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(ConfigError, match=r"^train.lora_rank=2: needs peft: pip install 'peft>=0.18'$"):
-        pupil(checkpoint, played, low_rank())
+def test_adapters_of_peft_are_read_and_written_under_the_same_names(checkpoint: Checkpoint, played: Played) -> None:
+    learner = pupil(checkpoint, played, low_rank())
+    kept = {name: torch.randn_like(weight) for name, weight in lora.adapters(learner.model).items()}
+    names = {f"model.language_model.layers.0.mlp.up_proj.lora_{matrix}.default.weight" for matrix in "AB"}
+    assert names < kept.keys()
+    lora.restore(learner.model, kept)
+    assert all(torch.equal(weight, kept[name]) for name, weight in lora.adapters(learner.model).items())
+    with pytest.raises(AssertionError, match="adapters of another model"):
+        lora.restore(learner.model, {name: weight for name, weight in kept.items() if name not in names})
+
+
+def test_adapters_beside_weights_in_bf16_learn_what_they_would_in_fp32(guesser_folder: Path, tmp_path: Path) -> None:
+    """They are fp32 themselves, and only what is computed is rounded; the weights get no gradient."""
+    half = play(bf16(guesser_folder), tmp_path)
+    rounded = bf16(guesser_folder)
+    rounded.model.float()
+    found = []
+    for one in (bf16(guesser_folder), rounded):
+        learner = pupil(one, half, low_rank())
+        lora.restore(learner.model, _some_adapters(learner))
+        learner.learn(steps(half.samples[0]))
+        assert {weight.dtype for weight in learner.parameters} == {torch.float32}
+        learned = {name for name, weight in learner.model.named_parameters() if weight.grad is not None}
+        assert learned == {name for name, _ in learner.model.named_parameters() if ".lora_" in name}
+        found.append(torch.cat([weight.grad.flatten() for weight in learner.parameters if weight.grad is not None]))
+    assert torch.nn.functional.cosine_similarity(found[0], found[1], dim=0) > 0.99
+    assert float(found[0].norm()) == pytest.approx(float(found[1].norm()), rel=0.05)
+
+
+def _some_adapters(learner: LocalLearner) -> dict[str, Tensor]:
+    """That add something, and are the same for each learner."""
+    random = torch.Generator().manual_seed(0)
+    kept = lora.adapters(learner.model)
+    return {name: 0.05 * torch.randn(weight.shape, generator=random) for name, weight in kept.items()}
 
 
 @pytest.mark.parametrize("advantage", [1.0, -1.0])
@@ -575,3 +629,28 @@ def test_what_went_well_becomes_likelier_and_what_went_badly_less_likely(
         likelihoods.append(float(learner.values([sample])[0].sum()))
     rises = [advantage * (after - before) for before, after in itertools.pairwise(likelihoods)]
     assert min(rises) > 0
+
+
+def test_the_next_parts_screenshots_are_decoded_meanwhile_and_once(
+    checkpoint: Checkpoint, played: Played, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    learner = pupil(checkpoint, played, changed(freeze_vision=False, micro_tokens=1))
+    decoded: list[str] = []
+    real = screens._pixels
+
+    def counting(one: Observation, sight: Any) -> Any:
+        decoded.append(one.hash)
+        return real(one, sight)
+
+    monkeypatch.setattr(screens, "_pixels", counting)
+    monkeypatch.setattr(screens, "large", lambda one: True)  # as if all were of a large screen
+    begun, needed = 0, 0
+    for part in learner._parts(played.samples[0], played.screens):
+        needed += len(set(part.images))
+        for _ in range(500):  # threads have decoded what was asked of them
+            if all(one.done() for one in learner._visual._decoding.values()):
+                break
+            time.sleep(0.01)
+        begun += bool(decoded)
+        learner._shown(part, altered=False)
+    assert begun > 0 and len(decoded) == needed

@@ -30,6 +30,7 @@ from arpo.evaluation.command import run_evaluation
 from arpo.model import checkpoint
 from arpo.model.checkpoint import load_checkpoint
 from arpo.runs.store import Run
+from arpo.seeds import EVALUATION, start_seed
 from arpo.training import command
 from arpo.training.command import run_training
 from arpo.types import Trajectory
@@ -43,7 +44,10 @@ GENTLY: dict[str, Any] = {"updates": 4, "rollout_tasks": 3, "lr": 5e-5}
 def metrics(folder: Path) -> list[dict[str, Any]]:
     """Every line, without what need not be the same."""
     with Run.read(folder) as run:
-        return [{name: value for name, value in line.items() if name not in LOOSE} for line in run.metrics()]
+        return [
+            {name: value for name, value in line.items() if name.partition("_turn_")[0] not in LOOSE}
+            for line in run.metrics()
+        ]
 
 
 def checkpoints(folder: Path) -> list[str]:
@@ -191,6 +195,9 @@ KILLED = {
     "rare checkpoints": job("arpo", "log1 log2 step1 load3", save_every=2, freeze_vision=False),
     "rough": job("arpo", "add5 image3 add2 step2 add4 log1 step1", rough=True),
     "adapters": job("arpo", "write2 load1 step2 log1", lora_rank=2, lr=1e-3),
+    "ppo": job("ppo", "add5 step2 write1 load1 log1 step1"),
+    "dpo": job("dpo", "add5 step2 write1 load1 log1 step1"),
+    "kto": job("kto", "step1 load1 log1", lora_rank=2, lr=1e-3),
 }
 
 
@@ -227,8 +234,8 @@ def test_a_killed_run_goes_on_to_exactly_the_same_numbers(
     assert metrics(killed) == lines
     assert [line["update"] for line in lines] == [0, 1, 2, 3]
     assert sum(line["optimizer_steps"] for line in lines) > 4  # or there was nothing to go wrong
-    if name != "dapo":
-        assert any(line["replayed_groups"] for line in lines)
+    replays = KILLED[name].settings["algorithm"]["replay"]
+    assert any(line["replayed_groups"] for line in lines) == replays
     assert checkpoints(killed) == checkpoints(whole)
     last = Path("checkpoints", "update-00004")
     assert equal(weights(killed / last), weights(whole / last))
@@ -317,11 +324,13 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     assert lines[0].split() == ["tasks", "base", "trained", "gain"]
     assert [line.split()[0] for line in lines[1:3]] == ["train", "heldout"]
     assert all(re.search(r"[+-]\d+\.\d points \([+-]\d+ to [+-]\d+\)$", line.strip()) for line in lines[1:3]), lines
+    assert lines[1].count("of 6 episodes, 0 without a score") == 2 and summary["base_train_counts"] == [6, 0]
     assert lines[-1] == f"Everything is in {folder}; look at {folder / 'curve.png'}"
     assert (folder / "curve.png").stat().st_size > 1000
     number = r" +-?[\d.]+"
     names = ("success", "reward", "all failed", "replayed")
     shown = "  ".join(["update" + number, *(name + number + "%?" for name in names), number[2:] + " tokens/s"])
+    shown = shown.replace("%?  reward", r"% \(of 4 episodes, 0 without a score\)  reward")
     made = [line for line in err.splitlines() if "success" in line and line.startswith("update")]
     assert [line.split()[1] for line in made] == ["1", "2"]
     assert all(re.fullmatch(rf"{shown}  \d:\d\d:\d\d left", line) for line in made), err
@@ -387,6 +396,66 @@ def test_metrics_go_where_they_are_asked_for(arpo: Arpo, tmp_path: Path) -> None
     status, out, err = arpo.begin(tmp_path / "other", "train.track=[paper]")
     assert (status, out) == (2, "")
     assert err == "error: train.track.0=paper: must be 'tensorboard', 'wandb' or 'wandb-offline'\n"
+
+
+FIXED = ("env.starts=fixed", "env.n_starts=2", "train.updates=1")
+
+
+def judged(summary: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in summary.items() if name not in ("wall_s", "peak_rss_mb")}
+
+
+def test_fixed_starts_are_judged_where_they_were_trained_and_on_fresh_ones_apart(arpo: Arpo, tmp_path: Path) -> None:
+    status, out, err = arpo.begin(folder := tmp_path / "run", *FIXED)
+    assert status == 0, err
+    starts = {start_seed(task, start) for task in ("press-1", "press-2", "never-1") for start in (0, 1)}
+    assert {one.env_seed for one in rollouts(folder)} <= starts
+    summary = json.loads((folder / "summary.json").read_text())
+    with Run.read(folder) as run:
+        for update, when in ((0, "base"), (1, "final")):
+            tried = list(run.summaries(source="evaluation", update=update))
+            fixed = [one for one in tried if one.env_seed < EVALUATION]
+            fresh = [one for one in tried if one.env_seed >= EVALUATION]
+            assert {one.env_seed for one in fixed} == starts and len(fixed) == 6
+            assert len({one.env_seed for one in fresh}) == len(fresh) == 6
+            for split, part in (("train", fixed), ("fresh", fresh)):
+                assert summary[f"{when}_{split}"] == pytest.approx(sum(one.score or 0.0 for one in part) / 6)
+                assert summary[f"{when}_{split}_counts"] == [6, 0]
+    assert summary.keys() >= {"gain_train_ci95", "gain_fresh_ci95", "gain_heldout_ci95"}
+    assert [line.split()[0] for line in out.splitlines()[1:4]] == ["train", "fresh", "heldout"]
+    kept = json.loads((folder / "tasks.json").read_text())
+    assert list(kept) == ["train", "fresh", "heldout"] and kept["fresh"] == kept["train"]
+    assert arpo("--resume", str(folder))[0] == 0  # nothing is left to do
+    assert judged(json.loads((folder / "summary.json").read_text())) == judged(summary)
+    status, _, err = arpo.begin(folder, *FIXED, "env.n_starts=3")
+    assert (status, "was begun with n_starts: 2, not n_starts: 3;" in err) == (2, True)
+
+
+def test_a_run_that_is_stopped_while_it_is_judged_on_fresh_starts_comes_to_the_same(
+    arpo: Arpo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arpo.begin(tmp_path / "whole", *FIXED)
+    add, added = Run.add, itertools.count(1)
+
+    def stopped(run: Run, trajectory: Trajectory) -> None:
+        add(run, trajectory)
+        if next(added) == 8:  # six are of `train`, two of `fresh`
+            raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "add", stopped)
+        assert arpo.begin(tmp_path / "run", *FIXED)[0] == 2
+    status, _, err = arpo("--resume", str(tmp_path / "run"), f"train.model={arpo.model}")
+    assert status == 0, err
+    whole, parts = (json.loads((tmp_path / name / "summary.json").read_text()) for name in ("whole", "run"))
+    assert judged(parts) == judged(whole)
+
+
+def test_fresh_starts_are_judged_as_before_without_a_split_of_their_own(arpo: Arpo, tmp_path: Path) -> None:
+    arpo.begin(folder := tmp_path / "run", "train.updates=0")
+    assert not [name for name in json.loads((folder / "summary.json").read_text()) if "fresh" in name]
+    with Run.read(folder) as run:
+        assert all(one.id.startswith("eval0-") and one.env_seed >= EVALUATION for one in run.summaries())
 
 
 def test_a_begun_run_goes_on_only_as_what_it_is(arpo: Arpo, tmp_path: Path) -> None:
@@ -602,7 +671,7 @@ def test_a_run_goes_on_from_another_working_directory(
     assert status == 0, err
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
-    status, _, err = arpo("--resume", "../run", "train.updates=3")
+    status, _, err = arpo("--resume", "../run", "train.updates=3", "agent.prompt_file=../prompt.txt")
     assert status == 0, err
     assert (folder / "checkpoints" / "update-00003" / "prompt.txt").read_text() == "Please: {instruction}"
 

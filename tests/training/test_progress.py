@@ -71,7 +71,7 @@ def test_a_terminal_has_a_bar_that_counts_the_episodes_of_an_update() -> None:
     console = Console(file=io.StringIO(), width=200, force_terminal=True)
     with Learning(settings(updates=2), console, [metrics(0)]) as learning:
         learning.episode(1)
-    assert any(" success 0%  0:01:00 left  update   2  episodes 1 of 4" in line for line in said(console))
+    assert any("0 without a score)  0:01:00 left  update   2  episodes 1 of 4" in line for line in said(console))
 
 
 def test_where_nothing_is_left_to_do_nothing_is_said() -> None:

@@ -19,13 +19,13 @@ from arpo.agent.episode import Agent
 from arpo.agent.player import Player
 from arpo.algorithms.base import make_algorithm
 from arpo.config import Config
-from arpo.engines.base import Prompt, Sampling
+from arpo.engines.base import Prompt, Sampling, Weights
 from arpo.engines.scripted import byte_vocabulary
 from arpo.envs.base import Env
 from arpo.envs.pool import LocalPool
 from arpo.errors import EngineError, EnvError, TaskError
 from arpo.runs.store import Run
-from arpo.seeds import EVALUATION
+from arpo.seeds import EVALUATION, start_seed, training_seed
 from arpo.training.rollouts import Rollouts
 from arpo.types import Completion, Group, Observation, Outcome, Provenance, Task, Trajectory
 from fake_env import BUTTON, FakeEnv, make_task
@@ -57,7 +57,7 @@ class Engine:
     async def release(self, session: str) -> None:
         pass
 
-    async def load(self, version: int, place: Path) -> None:
+    async def load(self, version: int, weights: Weights) -> None:
         raise EngineError("there are no weights")
 
 
@@ -175,7 +175,44 @@ def test_a_group_starts_from_one_screen_and_draws_its_own_replies(tmp_path: Path
             assert len({(member.env_seed, member.start) for member in group.trajectories}) == 1
     seeds = [group.trajectories[0].env_seed for groups in updates for group in groups]
     assert len(set(seeds)) == 6 and max(seeds) < EVALUATION
+    assert seeds == [training_seed(0, group.task_id, update) for update in (0, 1) for group in updates[update]]
     assert len({seed for _, seed in engine.asked}) == len(engine.asked)
+
+
+def with_starts(config: Config, n_starts: int, seed: int = 0) -> Config:
+    return config.with_values({"env.starts": "fixed", "env.n_starts": n_starts, "seed": seed})
+
+
+def test_a_fixed_start_is_the_same_in_every_update_attempt_and_run(tmp_path: Path) -> None:
+    few = settings({"group": 3}, rollout_tasks=6)
+    played: list[Trajectory] = []
+    for seed in (0, 1):
+        engine = Engine()
+        with Run.write(tmp_path / str(seed), "") as run:
+            for update in (0, 1):
+                groups = play(run, with_starts(few, 1, seed), engine, update)
+                played += [member for group in groups for member in group.trajectories]
+        assert len({drawn for _, drawn in engine.asked}) == len(engine.asked)  # replies differ all the same
+    assert len(played) == 2 * 2 * 6 * 3
+    for task in TASKS:
+        mine = [one for one in played if one.task_id == task.id]
+        assert {one.env_seed for one in mine} == {start_seed(task.id, 0)}
+        assert len({one.start for one in mine}) == 1
+    assert len({one.env_seed for one in played}) == len(TASKS)
+
+
+def test_a_group_has_one_of_its_tasks_starts_and_all_of_them_have_their_turn(tmp_path: Path) -> None:
+    few = with_starts(settings({"group": 2}, rollout_tasks=6), 3)
+    seeds: dict[str, list[int]] = {task.id: [] for task in TASKS}
+    with Run.write(tmp_path, "") as run:
+        for update in range(20):
+            for group in play(run, few, update=update):
+                (seed,) = {member.env_seed for member in group.trajectories}
+                seeds[group.task_id].append(seed)
+    for name, used in seeds.items():
+        assert set(used) == {start_seed(name, start) for start in range(3)}
+    firsts = {tuple(start_seed(name, start) == used[0] for start in range(3)) for name, used in seeds.items()}
+    assert len(firsts) > 1  # not the first of each in the same update
 
 
 def test_how_many_environments_work_changes_nothing(tmp_path: Path) -> None:
@@ -412,3 +449,22 @@ def test_more_wanted_tasks_than_there_are_is_all_of_them_once(tmp_path: Path) ->
         played = Counter(summary.task_id for summary in run.summaries())
     # Refused ones are tried again where there are no others, those that were taken are not.
     assert played == {task.id: 2 if task.id == "press-4" else 6 for task in TASKS}
+
+
+# Groups of changing size
+
+
+def test_hard_tasks_get_more_attempts_and_easy_ones_fewer(tmp_path: Path) -> None:
+    def policy(session: str, seed: int) -> Action:
+        task = next(number for number in range(6) if f"press-{number}-" in session)
+        member = int(session.rsplit("-", 2)[1])
+        return PRESS if task == 0 or (task == 1 and member == 3) else MISS
+
+    config = settings({"group": 4, "group_least": 2, "group_most": 6}, rollout_tasks=3)
+    with Run.write(tmp_path, "") as run:
+        groups = play(run, config, Engine(policy), tasks=TASKS[:3])
+        sizes = {group.task_id: len(group.trajectories) for group in groups}
+        assert sizes == {"press-0": 2, "press-1": 4, "press-2": 6}
+        played = len(list(run.summaries()))
+        assert play(run, config, Engine(policy), tasks=TASKS[:3]) == groups  # nothing is played again
+        assert len(list(run.summaries())) == played == 12

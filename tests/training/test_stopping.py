@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import gc
 import itertools
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,8 @@ import torch
 from guesser import settings, train_in
 from test_loop import GENTLY, LEARNS, checkpoints, equal, metrics, rollouts, weights
 
-from arpo.algorithms.base import make_algorithm
+from arpo.algorithms.base import Weighed, make_algorithm
+from arpo.algorithms.ppo import Ppo
 from arpo.engines.local import engine as local
 from arpo.errors import ConfigError, EnvError
 from arpo.model.checkpoint import load_checkpoint
@@ -83,7 +86,7 @@ def cancel_at(owner: Any, name: str, call: int, monkeypatch: pytest.MonkeyPatch)
         (LocalLearner, "update", 1, 1),
         (LocalLearner, "update", 3, 3),
         (Checkpoints, "publish", 2, 2),
-        (local, "load_model", 2, 2),
+        (local, "_take_over", 2, 2),
     ],
 )
 def test_what_was_finished_is_in_a_checkpoint_however_rare_they_are_and_the_run_goes_on_from_it(
@@ -153,12 +156,12 @@ def test_with_a_lag_a_failure_is_told_once(
 ) -> None:
     """Of the update that was to be made, and not of those that a lag had begun beside it."""
 
-    async def die(self: Rollouts, update: int, *_: Any) -> Any:
+    async def die(self: Rollouts, tasks: Any, update: int, *_: Any) -> Any:
         raise EnvError(f"update {update} failed")
 
-    monkeypatch.setattr(Rollouts, "groups", die)
+    monkeypatch.setattr(Rollouts, "play", die)
     with pytest.raises(EnvError, match="update 0 failed"):
-        train_in(tmp_path, guesser_folder, settings(LEARNS, **GENTLY | {"lag": 2}))
+        train_in(tmp_path, guesser_folder, settings(LEARNS, **GENTLY | {"lag": 2, "n_envs": 99}))
     gc.collect()
     assert "never retrieved" not in caplog.text
 
@@ -190,11 +193,9 @@ def test_a_store_that_lacks_what_is_to_be_replayed_is_one_line(guesser_folder: P
     train_in(tmp_path, guesser_folder, config)
     with Run.write(tmp_path, "") as run:
         name = next(episode.id for episode in run.summaries(source="rollout"))
-        assert loop._success(run, name).id == name
-        with pytest.raises(
-            ConfigError, match=rf"{tmp_path}/run\.sqlite: lacks the success other, which the checkpoint"
-        ):
-            loop._success(run, "other")
+        assert loop._stored(run, run.trajectory, name).id == name
+        with pytest.raises(ConfigError, match=rf"{tmp_path}/run\.sqlite: lacks other, which a checkpoint"):
+            loop._stored(run, run.trajectory, "other")
 
 
 # Numbers that are not finite
@@ -246,15 +247,34 @@ def test_what_is_no_number_stops_the_run_and_can_be_looked_at(
             learner.step(batch, screens, old)
 
 
+def test_the_value_head_is_kept_with_what_is_no_number(
+    guesser_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = itertools.count(1)
+    weigh = Ppo.weigh
+
+    def poisoned(self: Ppo, *arguments: Any) -> Weighed:
+        weighed = weigh(self, *arguments)
+        return Weighed([one * float("nan") for one in weighed.advantages]) if next(calls) > 2 else weighed
+
+    monkeypatch.setattr(Ppo, "weigh", poisoned)
+    config = settings({"name": "ppo"})
+    with pytest.raises(LearnerError, match="the loss is nan"):
+        train_in(tmp_path, guesser_folder, config)
+    head = json.loads((tmp_path / "not-finite-00001" / "critic.json").read_text())
+    assert head == json.loads((tmp_path / "checkpoints" / "update-00001" / "state.json").read_text())["critic"]
+    assert any(head)
+
+
 # The whole command, in a process of its own
 
 
-def arpo(*arguments: str, setup: str = "") -> subprocess.Popen[str]:
-    """`arpo train` with the fake environment in reach. `setup`: Python that runs first."""
+def arpo(*arguments: str, setup: str = "", inside: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """`arpo train` with the fake environment in reach. `setup`: Python that runs first. `inside`: words before it."""
     script = Path(__file__).with_name("patched_arpo.py")
     run = f"sys.argv = {['arpo', 'train', *arguments]!r}\nrunpy.run_path({str(script)!r}, run_name='__main__')"
     return subprocess.Popen(
-        [sys.executable, "-c", f"import runpy, sys\n{setup}\n{run}"],
+        [*inside, sys.executable, "-c", f"import runpy, sys\n{setup}\n{run}"],
         env=os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), "COLUMNS": "100"},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -262,11 +282,13 @@ def arpo(*arguments: str, setup: str = "") -> subprocess.Popen[str]:
     )
 
 
-def begin(folder: Path, model: Path, *more: str, setup: str = "") -> subprocess.Popen[str]:
+def begin(
+    folder: Path, model: Path, *more: str, setup: str = "", inside: tuple[str, ...] = ()
+) -> subprocess.Popen[str]:
     few = ("train.rollout_tasks=2", "train.optimizer_tasks=1", "train.max_tokens=16", "algorithm.group=2")
     judge = ("eval.trials=1", "eval.held_out=0")
     where = ("env.name=fake", "env.size=96x64", "tasks.source=train", f"train.model={model}", f"run_dir={folder}")
-    return arpo("pocket", *few, *judge, *where, "train.updates=12", "train.lr=5e-5", *more, setup=setup)
+    return arpo("pocket", *few, *judge, *where, "train.updates=12", "train.lr=5e-5", *more, setup=setup, inside=inside)
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
@@ -334,7 +356,7 @@ LocalLearner.update = lambda *_: (print("in the learner", file=sys.stderr, flush
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("how", "place"), [("train.save_every=1", "checkpoints/update-00001.part"), ("train.save_every=9", "published")]
+    ("how", "place"), [("train.save_every=1", "update-00001.part"), ("train.save_every=9", "update-00009.part")]
 )
 def test_a_disk_that_fills_is_one_line_and_nothing_is_lost(
     how: str, place: str, guesser_folder: Path, tmp_path: Path
@@ -345,10 +367,110 @@ def test_a_disk_that_fills_is_one_line_and_nothing_is_lost(
     status, out, err = ended(begin(folder, guesser_folder, how, setup=small))
     assert (status, out) == (2, "")
     assert [line for line in err.splitlines() if " episodes" not in line] == [
-        f"error: {folder / place}: cannot be written (a full disk?); {last_words(folder)}"
+        f"error: {folder / 'checkpoints' / place / 'model-0.part'}: File too large; {last_words(folder)}"
     ]
     before = {episode.id: episode for episode in rollouts(folder)}
     assert before
     assert ended(arpo("--resume", str(folder)))[0] == 0
+    assert before.items() <= {episode.id: episode for episode in rollouts(folder)}.items()
+    assert [line["update"] for line in metrics(folder)] == list(range(12))
+
+
+DISK = "mount -t tmpfs -o size=32m disk $0 && echo mounted && exec sleep 3600"
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[int]:
+    """The process that has a small disk of its own at `tmp_path / "disk"`. Nobody else sees it, or must be root."""
+    (place := tmp_path / "disk").mkdir()
+    command = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", DISK, str(place)]
+    if sys.platform != "linux" or not shutil.which("unshare") or not shutil.which("nsenter"):
+        pytest.skip("no file system can be mounted here")
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as owner:
+        assert owner.stdout is not None
+        said = owner.stdout.readline()
+        try:
+            if said != "mounted\n":
+                pytest.skip("no file system may be mounted here")
+            yield owner.pid
+        finally:
+            owner.kill()
+
+
+@pytest.mark.slow
+def test_a_disk_that_others_fill_in_the_middle_is_one_line_and_with_space_the_run_goes_on(
+    disk: int, guesser_folder: Path, tmp_path: Path
+) -> None:
+    folder, inside = tmp_path / "disk" / "a run", ("nsenter", "-t", str(disk), "-U", "-m", "--preserve-credentials")
+    seen = Path(f"/proc/{disk}/root{folder}")  # from outside
+    process = begin(folder, guesser_folder, "train.updates=1000", inside=inside)
+    wait_for("update   2", process)
+    with (seen.parent / "ballast").open("wb", buffering=0) as ballast, contextlib.suppress(OSError):
+        while True:
+            ballast.write(bytes(4096))
+    status, out, err = ended(process)
+    assert (status, out) == (2, "")
+    last = err.splitlines()[-1]
+    full = last.partition(": ")[2].removeprefix(str(folder)).partition(": ")[2]
+    assert full == f"No space left on device; {last_words(folder)}", err
+    assert "Traceback" not in err
+    (seen.parent / "ballast").unlink()
+    early, late = (Path(shutil.copytree(seen, tmp_path / "early")), tmp_path / "late")  # to be read by this process
+    before, done = {episode.id: episode for episode in rollouts(early)}, len(metrics(early))
+    assert before and done >= 2
+    status, _, err = ended(arpo("--resume", str(folder), f"train.updates={done + 2}", inside=inside))
+    assert status == 0, err
+    shutil.copytree(seen, late)
+    assert before.items() <= {episode.id: episode for episode in rollouts(late)}.items()
+    assert [line["update"] for line in metrics(late)] == list(range(done + 2))
+
+
+# A device that fails
+
+OUT = 'torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")'
+LOST = 'RuntimeError("CUDA error: unspecified launch failure\\nCUDA kernel errors might be asynchronously reported")'
+
+
+def failing(owner: str, name: str, call: int, error: str) -> str:
+    """Python after which the nth call of a method fails."""
+    module, _, kind = owner.rpartition(".")
+    return f"""
+import itertools, torch
+from {module} import {kind}
+real, calls = {kind}.{name}, itertools.count(1)
+def fail(*arguments, **named):
+    if next(calls) >= {call}:
+        raise {error}
+    return real(*arguments, **named)
+{kind}.{name} = fail"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("owner", "name", "call", "error", "said", "limits"),
+    [
+        ("arpo.training.learner.LocalLearner", "update", 4, OUT, "while learning: ", ["train.checkpointing=true"]),
+        ("arpo.training.learner.LocalLearner", "update", 4, LOST, "the device failed (while learning: ", []),
+        ("arpo.engines.local.LocalEngine", "_step", 200, OUT, "while sampling: ", ["train.n_envs=2", "eval.n_envs=2"]),
+        ("arpo.engines.local.LocalEngine", "_step", 200, LOST, "the device failed (while sampling: ", []),
+    ],
+    ids=["learner out of memory", "learner lost", "engine out of memory", "engine lost"],
+)
+def test_a_device_that_fails_is_one_line_and_the_run_goes_on_from_what_was_finished(
+    owner: str, name: str, call: int, error: str, said: str, limits: list[str], guesser_folder: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "run"
+    more = ("train.save_every=100", "train.n_envs=4", "eval.n_envs=4")
+    status, out, err = ended(begin(folder, guesser_folder, *more, setup=failing(owner, name, call, error)))
+    assert (status, out) == (2, "")
+    last = err.splitlines()[-1]
+    assert last.startswith("error: ") and said in last and "Traceback" not in err
+    assert last.endswith(" ".join([f"stopped; to resume: arpo train --resume {folder}", *limits]))
+    done = len(metrics(folder))
+    before = {episode.id: episode for episode in rollouts(folder)}
+    assert before and 1 <= done < 12
+    assert all(episode.outcome.valid for episode in before.values())  # a device's failure is no episode's
+    assert checkpoints(folder)[-1] == f"update-{done:05d}"
+    assert ended(arpo("--resume", str(folder), *limits))[0] == 0
     assert before.items() <= {episode.id: episode for episode in rollouts(folder)}.items()
     assert [line["update"] for line in metrics(folder)] == list(range(12))

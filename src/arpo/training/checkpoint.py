@@ -1,5 +1,7 @@
 """Checkpoints: all that a run needs to resume, one folder each, written whole or not at all (runs/checkpoints.py).
 
+They are written in a thread while the run goes on, one at a time.
+
 Random choices follow from (seed, update) and need no state; what an algorithm remembers is small, since trajectories
 are in the run's store. Kept are the newest, and beside them the best.
 
@@ -10,6 +12,10 @@ A loss or a gradient that is not finite ends a run, and its batch is written to 
     batch = Batch(tuple(samples), **json.loads((bad / "batch.json").read_text()))
     learner = LocalLearner(load_checkpoint(bad), config, make_algorithm(config.algorithm, config.seed))
     learner.step(batch, {name: run.image(name) for one in samples for name in one.images}, torch.load(bad / "old.pt"))
+
+A method that looks back (dpo, kto, `algorithm.kl`) needs the weights that training began with: make the learner with
+load_checkpoint(config.train.model) and call fill_model(learner.model, bad). critic.json has the value head of ppo, for
+learner._critic.restore.
 """
 
 import contextlib
@@ -18,7 +24,8 @@ import json
 import logging
 import shutil
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +33,10 @@ import torch
 from safetensors import SafetensorError
 
 from arpo.algorithms.base import Algorithm
+from arpo.engines.base import Weights
 from arpo.model.checkpoint import BASE, find_checkpoint
 from arpo.runs.checkpoints import RECENT, best_in, checkpoints_in, read_state, readable
-from arpo.runs.settings import METRICS
+from arpo.runs.settings import of_an_update
 from arpo.training.base import Learner, LearnerError, NotFinite
 from arpo.types import to_json
 
@@ -45,22 +53,51 @@ class Checkpoints:
         self.folder, self.keep, self._model, self._prompt_file = folder, keep, model, prompt_file
         self._unsaved: dict[str, Any] | None = None  # the metrics of the last update, until a checkpoint has them
         self._recent: deque[float] = deque(maxlen=RECENT)
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._writing: Future[dict[str, Any]] | None = None  # its result: the metrics that are in a checkpoint by now
 
     @property
     def newest(self) -> Path | None:
         return next(reversed(checkpoints_in(self.folder)), None)
 
-    def save(self, learner: Learner, algorithm: Algorithm, metrics: dict[str, Any]) -> Path:
-        """Write one, then drop the oldest: a crash in between leaves one more and never one less.
+    def finished(self, metrics: dict[str, Any]) -> None:
+        """An update was made. Where the run is stopped before the next `save`, `guard` saves.
 
         `metrics`: of the update, in case the run is killed before it logs them.
         """
-        self._finished(metrics)
-        return self._write(learner, algorithm)
+        self._unsaved = metrics
+        # Stored episodes say nothing of the present policy: all are alike, and the newest is the best.
+        self._recent.append(0.0 if metrics.get("stored_episodes") else metrics["success"])
+        if self._writing is not None and self._writing.done():
+            self.wait()
 
-    def publish(self, learner: Learner, metrics: dict[str, Any]) -> Path:
-        """Write only the weights, for the engine. Where the run is stopped before the next `save`, `guard` saves."""
-        self._finished(metrics)
+    def save(self, learner: Learner, algorithm: Algorithm) -> None:
+        """Begin to write one, as soon as the one before is whole."""
+        self.wait()
+        state = {
+            "version": learner.version,
+            "replay": algorithm.state(),
+            "line": dict(self._unsaved or {}),
+            "recent": list(self._recent),
+        }
+        if not isinstance(state["replay"], dict):
+            raise LearnerError(f"the state of an algorithm is a dict, not {state['replay']!r:.60}")
+        state = json.loads(json.dumps(state))  # as it is now: it is written later, and an algorithm may go on with it
+        place = self.folder / f"update-{learner.version:05d}"
+        part = _new_part(place)
+        with on_disk(part):
+            write = learner.save(part)
+        self._writing = self._thread.submit(self._write, place, part, write, state, self._unsaved)
+
+    def wait(self) -> None:
+        """Until what is being written is whole. What went wrong with it is raised here."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            if writing.result() is self._unsaved:
+                self._unsaved = None
+
+    def publish(self, learner: Learner) -> Weights:
+        """The weights, for the engine."""
         place = self.folder.parent / "published"
         with on_disk(place):
             return learner.publish(place)
@@ -74,9 +111,12 @@ class Checkpoints:
         try:
             yield
         except BaseException as stopped:
+            with contextlib.suppress(Exception):  # what could not be written is tried once more
+                self.wait()
             if self._unsaved is not None and self._unsaved["update"] + 1 == learner.version:
                 try:
-                    self._write(learner, algorithm)
+                    self.save(learner, algorithm)
+                    self.wait()
                 except Exception as error:  # of any kind: it must not hide what stopped the run
                     if not isinstance(stopped, OSError):  # a full disk, which is reported already
                         _log.warning("update %d could not be saved, it will be made again: %s", learner.version, error)
@@ -93,7 +133,7 @@ class Checkpoints:
         """Of the last update before a checkpoint."""
         metrics: dict[str, Any] = read_state(place)["line"]
         with readable(place, place / "state.json"):
-            if not metrics.keys() >= METRICS:
+            if not of_an_update(metrics):
                 raise ValueError("its metrics are not those of an update")
         return metrics
 
@@ -104,7 +144,7 @@ class Checkpoints:
         states = {place: read_state(place) for place in checkpoints_in(self.folder)}  # a later best needs all of them
         if (place := self.newest) is None:
             return None
-        with readable(place, place, but=torch.OutOfMemoryError):
+        with readable(place, place, but=(torch.OutOfMemoryError, LearnerError)):
             learner.restore(place, states[place])
         if learner.version != states[place]["version"]:
             raise LearnerError(f"{place}: the learner came back from it with version {learner.version}")
@@ -113,46 +153,41 @@ class Checkpoints:
         self._recent.extend(states[place]["recent"])
         return place
 
-    def _finished(self, metrics: dict[str, Any]) -> None:
-        self._unsaved = metrics
-        self._recent.append(metrics["success"])
-
-    def _write(self, learner: Learner, algorithm: Algorithm) -> Path:
-        place = self.folder / f"update-{learner.version:05d}"
-        state = {
-            "version": learner.version,
-            "replay": algorithm.state(),
-            "line": self._unsaved,
-            "recent": list(self._recent),
-        }
-        if not isinstance(state["replay"], dict):
-            raise LearnerError(f"the state of an algorithm is a dict, not {state['replay']!r:.60}")
-        with whole(place) as part:
-            self._write_agent(learner, part)
-            own = learner.state(part)
+    def _write(
+        self, place: Path, part: Path, write: Callable[[], dict[str, Any]], state: dict[str, Any], metrics: Any
+    ) -> Any:
+        """Write one, then drop the oldest: a crash in between leaves one more and never one less."""
+        with on_disk(part):
+            own = write()
             if taken := own.keys() & state.keys() - {"version"}:
                 raise LearnerError(f"the state of a learner has no {min(taken)!r}: that is a checkpoint's own")
+            self._complete(part)
             (part / "state.json").write_text(json.dumps(own | state))
-        self._unsaved = None
+        part.rename(place)
         every = checkpoints_in(self.folder)
         for old in set(every) - {*every[-self.keep :], best_in(self.folder)}:
             shutil.rmtree(old)
-        return place
+        return metrics
 
     def _keep_batch(self, learner: Learner, bad: NotFinite) -> Path:
         place = self.folder.parent / f"not-finite-{learner.version:05d}"
         shutil.rmtree(place, ignore_errors=True)  # of an earlier try
-        with whole(place) as part:
-            self._write_agent(learner, part)
+        part = _new_part(place)
+        with on_disk(part):
+            learner.publish(part).path()
+            self._complete(part)
             torch.save(bad.old, part / "old.pt")
             (part / "samples.jsonl").write_bytes(b"".join(to_json(sample) + b"\n" for sample in bad.batch.samples))
             (part / "batch.json").write_text(json.dumps({"trajectories": bad.batch.trajectories}))
+            if bad.critic:
+                (part / "critic.json").write_text(json.dumps(list(bad.critic)))
+        part.rename(place)
         return place
 
-    def _write_agent(self, learner: Learner, folder: Path) -> None:
-        """The model with its tokenizer and prompt: `arpo eval` takes it as it is."""
-        if learner.publish(folder) != folder:
-            raise LearnerError(f"the learner did not publish its weights into {folder}, where a checkpoint has them")
+    def _complete(self, folder: Path) -> None:
+        """To the model its tokenizer and prompt: `arpo eval` takes it as it is."""
+        if not (folder / "config.json").is_file():
+            raise LearnerError(f"the learner did not write its weights into {folder}, where a checkpoint has them")
         source = find_checkpoint(self._model)
         names = ("tokenizer.json", "tokenizer_config.json", "generation_config.json", "prompt.txt")
         files = {name: source / name for name in names}
@@ -163,15 +198,12 @@ class Checkpoints:
                 shutil.copy(file, folder / name)
 
 
-@contextlib.contextmanager
-def whole(place: Path) -> Iterator[Path]:
-    """A folder to write into that becomes `place` at the end."""
+def _new_part(place: Path) -> Path:
+    """A folder to write into, that becomes `place` at the end."""
     part = place.with_suffix(".part")
     shutil.rmtree(part, ignore_errors=True)
     part.mkdir(parents=True)
-    with on_disk(part):
-        yield part
-    part.rename(place)
+    return part
 
 
 @contextlib.contextmanager

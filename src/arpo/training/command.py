@@ -6,7 +6,7 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,98 +15,139 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from arpo.agent.episode import Agent
+from arpo.agent.episode import Agent, as_number
 from arpo.agent.player import Player, Reward
-from arpo.algorithms.base import make_algorithm
+from arpo.algorithms.base import METHODS, Algorithm, make_algorithm
 from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
-from arpo.envs.base import make, settings_of
-from arpo.envs.pool import LocalPool, make_pool
-from arpo.errors import ConfigError
-from arpo.evaluation.agents import Loaded, find_model, load_agent, with_precision
+from arpo.envs.pool import SlotPool, make_pool, try_settings
+from arpo.errors import ConfigError, DeviceError, EngineError, EnvError, device_error, printable
+from arpo.evaluation.agents import Loaded, find_model, load_agent
 from arpo.evaluation.command import evaluate_shown, never_scored
 from arpo.evaluation.compare import gain
-from arpo.evaluation.run import Evaluation, sampling_of
+from arpo.evaluation.run import Evaluation, doubt, of_episodes, sampling_of
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
-from arpo.model.checkpoint import load_configured
 from arpo.runs.checkpoints import best_in
 from arpo.runs.plot import Series, save_plot
-from arpo.runs.settings import from_anywhere, go_on, same_settings
+from arpo.runs.settings import begun_with, from_anywhere, go_on, outside, same_settings
 from arpo.runs.store import Run, new_folder, write_whole
 from arpo.runs.track import tracking
 from arpo.tasks.kept import Tasks, changed_since, same_tasks
-from arpo.tasks.load import HELD_OUT
+from arpo.tasks.load import JUDGED
+from arpo.training import offline
+from arpo.training.base import Learner, RanksLost
 from arpo.training.checkpoint import Checkpoints
-from arpo.training.learner import LocalLearner
 from arpo.training.loop import train
-from arpo.training.plan import checked_tasks
+from arpo.training.memory import lighter, refuse_large
+from arpo.training.plan import checked_tasks, most_steps
 from arpo.training.progress import Learning
-from arpo.training.rollouts import Rollouts
+from arpo.training.ranks import make_learner, refuse_ranks
+from arpo.training.rollouts import Groups, Rollouts
 from arpo.types import Task
 
 
 @callable_anywhere
-def run_training(config: Config, own: Tasks | None = None, reward: Reward | None = None) -> dict[str, Any]:
+def run_training(
+    config: Config, own: Tasks | None = None, reward: Reward | None = None, from_runs: Sequence[Path] = ()
+) -> dict[str, Any]:
     """Train in the run's folder, new or begun; returns what summary.json holds.
 
     `own`: the tasks that the run has kept, where it is resumed with these, whatever tasks.source has by now.
-    `reward`: what is trained on in place of the score with its penalty.
+    `reward`: what is trained on in place of the score with its penalty. `from_runs`: the runs whose stored episodes
+    are learned, in place of playing (offline.py); a begun run has them.
     """
     began = time.monotonic()
     if reward is not None and not callable(reward):
         raise ConfigError(f"reward: must be a function of a task and a trajectory, not {reward!r:.60}")
-    tasks = checked_tasks(config, own)
-    make(config.env.name, **settings_of(config.env)).close()  # what cannot be made is said before a model is loaded
+    if reward is not None and METHODS.find(config.algorithm.method).by_score:
+        raise ConfigError(f"reward: has no effect on {config.algorithm.method}, which goes by the checker's score")
     folder = config.run_dir or new_folder("train", config.algorithm.name)
+    sources, own = offline.begin(config, folder, from_runs, own, reward)
+    tasks = checked_tasks(config, own)
+    try_settings(config.env)  # what cannot be made is said before a model is loaded
     # Of another run the checkpoint that is its best today: tomorrow it may be another.
     config = from_anywhere(config.with_values({"run_dir": folder, "train.model": find_model(config.train.model)}))
+    refuse_ranks(config)
+    needs = refuse_large(config, most_steps(tasks))
+    if config.train.moments == "auto":
+        moments = begun_with(folder, "train.moments") or (needs.moments if needs else "fp32")
+        config = config.with_values({"train.moments": moments})
+    if config.agent.dtype == "auto" and config.train.rank_resource is not None and needs is not None:
+        config = config.with_values({"agent.dtype": needs.dtype})  # what it stands for where the ranks are
     slots = max(config.train.n_envs, config.eval.n_envs)
     loaded = load_agent(config, config.train.model, slots)
-    config = config.with_values({"agent": with_precision(config.agent, loaded.engine.checkpoint.model)})
+    # What auto stands for on this machine, so that it stays that where the run is resumed.
+    config = config.with_values({"agent.dtype": loaded.made.dtype})
+    if sources is not None:
+        sources.refuse_foreign(loaded)
     with Run.write(folder, to_yaml(config)) as run:
+        if sources is not None:
+            sources.pin(run)
         same_settings(run, config)
         same_tasks(run, tasks, config)
         by: Any = reward if hasattr(reward, "__qualname__") else type(reward)  # the latter: of a callable object
         if run.fact("model") is not None and run.fact("reward") is None:
             run.note("reward", "its own")  # begun by an older arpo, which had no other
         run.pin("reward", "its own" if reward is None else f"{by.__module__}.{by.__qualname__}")
-        run.pin("model", loaded.identity)
+        run.pin("model", loaded.made.identity)
         go_on(run, config)
         pool = make_pool(config.env, slots)
         console = Console(stderr=True, highlight=False)
         if own and (what := changed_since(own, config)):
             told = f"tasks.source={config.tasks.source}: other tasks by now ({what}); the run goes on with its own"
+            console.print(printable(told), markup=False, soft_wrap=True)
+        if config.train.moments == "8bit":
+            told = "AdamW keeps its moments in 8 bits (train.moments): in fp32 they would not fit into memory"
             console.print(told, markup=False, soft_wrap=True)
-        began -= float(run.fact("wall_s") or 0.0)  # as if all its sessions were one
-        with _saying_how_to_go_on(folder, console), tracking(config.train.track, run, config) as track:
+        began -= _number(run, "wall_s")  # as if all its sessions were one
+        steps = most_steps(tasks)
+        if sources is not None:
+            sources.copy(run, loaded)
+        with _saying_how_to_go_on(config, steps, console), tracking(config.train.track, run, config) as track:
             session = _Training(config, run, loaded, tasks, pool, track, began, console, reward)
             summary = run_async(session.run_all())
             write_whole(folder / "summary.json", json.dumps(summary, indent=1) + "\n")  # the mark of a finished run
-            if updates := list(run.metrics()):
+            if (updates := list(run.metrics())) and run.fact("from") is None:  # stored episodes do not get better
                 done, success = [1 + one["update"] for one in updates], [one["success"] for one in updates]
                 curve = Series(config.algorithm.name, done, success)
-                save_plot(folder / "curve.png", [curve], "update", "success of its episodes", share=True)
+                unscored = sum(one.get("errors", 0) for one in updates)
+                played = sum(one.get("episodes", 0) for one in updates) + unscored
+                label = f"success ({of_episodes(played, unscored)})"
+                save_plot(folder / "curve.png", [curve], "update", label, share=True)
     print_summary(summary, folder)
     return summary
 
 
 @contextlib.contextmanager
-def _saying_how_to_go_on(folder: Path, console: Console) -> Iterator[None]:
-    """Where a person, the system or a full disk ends a run: nothing is lost, and this is the way back."""
+def _saying_how_to_go_on(config: Config, steps: int, console: Console) -> Iterator[None]:
+    """Where a person, the system, a full disk or a device ends a run: nothing is lost, and this is the way back."""
     try:
         yield
     except (KeyboardInterrupt, asyncio.CancelledError):
-        console.print(_stopped(folder), markup=False, soft_wrap=True)
+        console.print(_stopped(config), markup=False, soft_wrap=True)
         raise KeyboardInterrupt from None  # status 130
+    except (RanksLost, EnvError, EngineError) as error:
+        # Others' kinds of them may be made of other things than a text.
+        kind = next(kind for kind in (RanksLost, EnvError, EngineError) if isinstance(error, kind))
+        raise kind(f"{error}; {_stopped(config)}") from error
     except OSError as error:
         if error.strerror is None:
             raise
-        raise OSError(error.errno, f"{error.strerror}; {_stopped(folder)}", error.filename) from error
+        raise OSError(error.errno, f"{error.strerror}; {_stopped(config)}", error.filename) from error
+    except Exception as error:
+        if (lost := device_error(error)) is None:
+            raise
+        sampling = lost is error  # the engine's own; what the learner met is torch's
+        doing = "sampling" if sampling else "learning"
+        changes, why = lighter(config, steps, sampling) if lost.full else ({}, "the device failed")
+        text = f"{why} (while {doing}: {lost}); {_stopped(config.with_values(changes), *changes)}"
+        raise DeviceError(text, lost.full) from error
 
 
-def _stopped(folder: Path) -> str:
-    return f"stopped; to resume: arpo train --resume {shlex.quote(str(folder))}"
+def _stopped(config: Config, *changed: str) -> str:
+    words = ["arpo", "train", "--resume", str(config.run_dir), *outside(config), *config.words(changed)]
+    return f"stopped; to resume: {shlex.join(words)}"
 
 
 @dataclass
@@ -117,7 +158,7 @@ class _Training:
     run: Run
     loaded: Loaded
     tasks: dict[str, list[Task]]
-    pool: LocalPool
+    pool: SlotPool
     track: Callable[[dict[str, Any]], None]
     began: float  # by the clock of this session
     console: Console
@@ -133,13 +174,14 @@ class _Training:
                 summary = await self._run()
             finally:
                 costs = self._note()
+                await self.loaded.made.close()
         steps = sum(episode.n_steps for episode in self.run.summaries(source="rollout"))
         return summary | costs | {"env_steps": steps}
 
     def _stop(self, work: asyncio.Task[Any]) -> None:
         """Asked to end. What is being sampled ends now, what is being learned is learned first."""
         if self.stopping:
-            self.console.print(_stopped(self.run.folder), markup=False, soft_wrap=True)
+            self.console.print(_stopped(self.config), markup=False, soft_wrap=True)
             os._exit(130)  # else Python would wait for the learner's thread; what is on disk is whole at any moment
         self.stopping = True
         self.console.print("stopping; a second time: at once", markup=False)
@@ -147,17 +189,21 @@ class _Training:
 
     def _note(self) -> dict[str, float]:
         """Keep what a later session cannot know."""
-        peak = max(peak_rss_mb(), float(self.run.fact("peak_rss_mb") or 0.0))
+        peak = max(peak_rss_mb(), _number(self.run, "peak_rss_mb"))
         costs = {"wall_s": time.monotonic() - self.began, "peak_rss_mb": peak}
         for name, value in costs.items():
             self.run.note(name, str(value))
         return costs
 
     async def _run(self) -> dict[str, Any]:
-        config, engine = self.config, self.loaded.engine
+        config, local = self.config, self.loaded.made.local
         algorithm = make_algorithm(config.algorithm, config.seed)
-        checkpoint = load_configured(config.train.model, config.agent)
-        learner = LocalLearner(checkpoint, config, algorithm, engine.screens)  # now: what it lacks is said first
+        screens = local.screens if local else None
+        with make_learner(config, algorithm, screens) as learner:  # now: what it lacks is said first
+            return await self._learn(learner, algorithm)
+
+    async def _learn(self, learner: Learner, algorithm: Algorithm) -> dict[str, Any]:
+        config, engine, local = self.config, self.loaded.engine, self.loaded.made.local
         player = Player(self.pool, self.run)
         base = await self.judge("the base agent", 0, player)
         place = self.run.folder / "checkpoints"
@@ -171,22 +217,44 @@ class _Training:
 
             agent = Agent(engine, self.loaded.dialect, Sampling(config.train.temperature, 1.0, config.train.max_tokens))
             tasks = self.tasks["train"]
-            rollouts = Rollouts(tasks, agent, config, self.run, player, self.reward, learning.episode)
-            await train(config, self.run, rollouts, engine, learner, algorithm, checkpoints, show)
+            groups: Groups = Rollouts(tasks, agent, config, self.run, player, self.reward, learning.episode)
+            if self.run.fact("from") is not None:
+                groups = offline.Stored(tasks, agent, config, self.run)
+            # They take turns on a GPU. On a CPU memory is less scarce, and to take it again would cost time.
+            shared = local and local.checkpoint.model.lm_head.weight.device.type == "cuda" and not config.train.lag
+            room = local.rest if local and shared else None
+            await train(config, self.run, groups, engine, learner, algorithm, checkpoints, show, room)
         summary = _compared(base, await self.judge("the trained agent", learner.version, player))
         if learner.version:
             summary["best_checkpoint"] = str(best_in(place).relative_to(self.run.folder))
         return summary
 
     async def judge(self, who: str, update: int, player: Player) -> dict[str, Evaluation]:
-        """Success in each split at the temperature of evaluation, on screens that training never shows."""
+        """Success in each split at the temperature of evaluation.
+
+        On screens that training never shows; but `train`, where starts are fixed, on these.
+        """
         agent = Agent(self.loaded.engine, self.loaded.dialect, sampling_of(self.config.eval))
         judged = {}
         for split, tasks in self.tasks.items():
             judged[split] = await evaluate_shown(
-                f"{who} on {split}", lambda task, env: agent, tasks, self.config, player, self.run, update
+                f"{who} on {split}",
+                lambda task, env: agent,
+                tasks,
+                self.config,
+                player,
+                self.run,
+                update=update,
+                starts=self.config.env.fixed_starts if split == "train" else 0,
             )
         return judged
+
+
+def _number(run: Run, name: str) -> float:
+    """A number that was noted; 0 where there is none."""
+    with contextlib.suppress(ValueError):
+        return as_number(float(run.fact(name) or 0.0)) or 0.0
+    return 0.0
 
 
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
@@ -195,14 +263,20 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
     table = Table("tasks", box=None, pad_edge=False)
     for column in ("base", "trained", "gain"):
         table.add_column(column, justify="right")
-    splits = [split for split in ("train", *HELD_OUT) if f"crashed_{split}" in summary]
-    rate, points = "{:.1%} ({:.0%} to {:.0%})".format, "{:+.1f} points ({:+.0f} to {:+.0f})".format
+    splits = [split for split in JUDGED if f"crashed_{split}" in summary]
+    rate, points = "{:.1%} ({:.0%} to {:.0%}; {})".format, "{:+.1f} points ({:+.0f} to {:+.0f})".format
     for split in splits:
         if f"base_{split}" in summary:
             names = (f"base_{split}", f"final_{split}", f"gain_{split}")
             base, final, gain = ((summary[name], *summary[f"{name}_ci95"]) for name in names)
-            table.add_row(split, rate(*base), rate(*final), points(*(100 * share for share in gain)))
+            counts = [of_episodes(*summary[f"{name}_counts"]) for name in names[:2]]
+            table.add_row(
+                split, rate(*base, counts[0]), rate(*final, counts[1]), points(*(100 * share for share in gain))
+            )
     console.print(table)
+    for name in [f"{when}_{split}" for split in splits for when in ("base", "final")]:
+        if warning := doubt(*summary[f"{name}_counts"]):
+            console.print(f"[red]{name.replace('_', ' ', 1)}: {warning}[/]", soft_wrap=True)
     for split in splits:
         if crashed := summary[f"crashed_{split}"]:
             console.print(f"[red]{split}: {escape(never_scored(crashed))}[/]", soft_wrap=True)
@@ -215,6 +289,7 @@ def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict
     summary: dict[str, Any] = {}
     for split in base:
         summary[f"crashed_{split}"] = sorted({*base[split].crashed, *final[split].crashed})
+        summary |= {f"base_{split}_counts": base[split].counts, f"final_{split}_counts": final[split].counts}
         if (gained := gain(base[split], final[split])) is None:
             continue  # no machine worked: there is no rate
         rates = {"base": base[split].success(), "final": final[split].success(), "gain": (gained.mean, gained.ci95)}

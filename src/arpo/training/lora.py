@@ -1,26 +1,51 @@
-"""LoRA: small matrices beside the linear layers learn, the weights stay as they are. Only here is peft imported.
+"""LoRA: small matrices beside the linear layers learn, the weights stay as they are.
 
     add_adapters(model, rank=16, vision=False, seed=0)    # in place; only the adapters are trainable from now on
     save_model(model, folder, merged(model))              # an ordinary checkpoint, for the engine and `arpo eval`
     torch.save(adapters(model), file)                     # to resume: merged weights cannot be taken apart
 
-peft's layers take the places of the model's own; there is no wrapper around the whole.
+The adapters are fp32 whatever the weights are, since bf16 rounds small steps away; their products are computed as those
+of the weights.
 """
 
+import math
+from collections.abc import Callable, Iterator, Mapping
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from arpo.errors import ConfigError
 from arpo.model.qwen import QwenVL
 from arpo.seeds import derive
+
+SCALE = 2.0  # alpha over rank
+_NAMES = {".lora_A": ".lora_A.default.weight", ".lora_B": ".lora_B.default.weight"}  # those that peft gives them
+
+
+class LoraLinear(nn.Module):
+    """A linear layer and what is added to its weights: SCALE * B A."""
+
+    def __init__(self, base: nn.Linear, rank: int) -> None:
+        super().__init__()
+        self.base_layer = base
+        device = None if base.weight.is_meta else base.weight.device  # None: of a model that is filled later
+        self.lora_A = nn.Parameter(torch.empty(rank, base.in_features))
+        nn.init.kaiming_uniform_(self.lora_A, a=math.sqrt(5))
+        self.lora_A.data = self.lora_A.data.to(device) if device else self.lora_A.data
+        self.lora_B = nn.Parameter(torch.zeros(base.out_features, rank, device=device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.base_layer(x)
+        # Rows may be filled up with zeros, in and out: see WideLinear.
+        a = F.pad(self.lora_A, (0, x.shape[-1] - self.base_layer.in_features)).to(x.dtype)
+        b = F.pad(self.lora_B, (0, 0, 0, y.shape[-1] - self.base_layer.out_features)).to(x.dtype)
+        # Added in place, in the product itself: another pass over a large result would take as long as the product.
+        return y.addmm_(F.linear(x, a), b.T, alpha=SCALE)
 
 
 def add_adapters(model: QwenVL, rank: int, vision: bool, seed: int) -> None:
     """Beside every linear layer but the last; `vision`: in the tower too. At first they add nothing: B is zero."""
-    try:
-        from peft import LoraConfig, inject_adapter_in_model
-    except ModuleNotFoundError:
-        raise ConfigError(f"train.lora_rank={rank}: needs peft: pip install 'peft>=0.18'") from None
+    model.requires_grad_(False)
     targets = [
         name
         for name, module in model.named_modules()
@@ -28,29 +53,43 @@ def add_adapters(model: QwenVL, rank: int, vision: bool, seed: int) -> None:
     ]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(derive("lora", seed))
-        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=2 * rank, target_modules=targets), model)
+        for name in targets:
+            base = model.get_submodule(name)
+            assert isinstance(base, nn.Linear)
+            model.set_submodule(name, LoraLinear(base, rank))
 
 
-def merged(model: QwenVL) -> dict[str, Tensor]:
-    """All weights under the names that they have without adapters, with what the adapters add."""
-    from peft.tuners.lora import Linear
+def merged(
+    model: QwenVL, trained: Mapping[str, Tensor] | None = None, whole: Callable[[Tensor], Tensor] = Tensor.detach
+) -> Iterator[tuple[str, Tensor]]:
+    """Each weight under the name that it has without adapters, with what they add: one by one, never a copy of all.
 
-    weights = {
-        name.replace(".base_layer.", "."): weight for name, weight in model.state_dict().items() if ".lora_" not in name
-    }
-    with torch.no_grad():
-        for name, layer in model.named_modules():
-            if isinstance(layer, Linear):
-                weight = weights[f"{name}.weight"]
-                weights[f"{name}.weight"] = (weight + layer.get_delta_weight("default")).to(weight.dtype)
-    return weights
+    `trained`: what to take for the trained weights of the model, or adapters, by name. `whole`: puts one together.
+    """
+    every = dict(model.named_parameters())
+    for name, weight in every.items():
+        if ".lora_" in name:
+            continue
+        own = whole((trained or every).get(name, weight))
+        if (layer := name.removesuffix(".base_layer.weight")) != name:
+            a, b = (whole((trained or every)[f"{layer}.lora_{one}"]).to(own.device) for one in "AB")
+            own = (own + SCALE * b @ a).to(own.dtype)
+        yield name.replace(".base_layer.", "."), own
 
 
-def adapters(model: QwenVL) -> dict[str, Tensor]:
-    return {name: weight.detach() for name, weight in model.named_parameters() if ".lora_" in name}
+def adapters(model: QwenVL, trained: Mapping[str, Tensor] | None = None) -> dict[str, Tensor]:
+    """Under the names that they have in files."""
+    every = trained or dict(model.named_parameters())
+    return {_kept_name(name): weight.detach() for name, weight in every.items() if ".lora_" in name}
 
 
 def restore(model: QwenVL, kept: dict[str, Tensor]) -> None:
     """Put the adapters of another time into those of this model."""
-    assert kept.keys() == adapters(model).keys(), "adapters of another model"
-    model.load_state_dict(kept, strict=False)
+    mine = {_kept_name(name): name for name, _ in model.named_parameters() if ".lora_" in name}
+    assert kept.keys() == mine.keys(), "adapters of another model"
+    model.load_state_dict({mine[name]: weight for name, weight in kept.items()}, strict=False)
+
+
+def _kept_name(name: str) -> str:
+    path, dot, matrix = name.rpartition(".")
+    return path + _NAMES[dot + matrix]

@@ -11,6 +11,7 @@ from typing import Any, Self
 from rich.console import Console
 
 from arpo.config import Config
+from arpo.evaluation.run import of_episodes
 from arpo.runs.progress import QUIET_S, progress_bar
 
 RECENT = 5  # updates that tell how long the next will take
@@ -54,7 +55,7 @@ class Learning:
         self._progress.update(self._bar, completed=self._done, so_far="  ".join(self._so_far()))
         tokens = metrics["sampled_tokens"] / max(1e-9, metrics["sample_s"] + metrics["learn_s"])
         self._say(
-            f"update {self._done:3}  success {metrics['success']:4.0%}  reward {metrics['reward']:5.2f}  "
+            f"update {self._done:3}  {_rate(metrics)}  reward {metrics['reward']:5.2f}  "
             f"all failed {metrics['failed_groups']:4.0%}  replayed {metrics['replayed_groups']:4.0%}  "
             f"{tokens:.0f} tokens/s  {self._time_left()}"
         )
@@ -68,7 +69,7 @@ class Learning:
         return int(self._recent[-1]["update"]) + 1 if self._recent else 0
 
     def _so_far(self) -> list[str]:
-        return [f"success {self._recent[-1]['success']:.0%}", self._time_left()] if self._recent else []
+        return [_rate(self._recent[-1]), self._time_left()] if self._recent else []
 
     def _time_left(self) -> str:
         seconds = fmean(metrics["sample_s"] + metrics["learn_s"] for metrics in self._recent)
@@ -81,3 +82,9 @@ class Learning:
             steps = max(1.0, fmean(metrics["env_steps"] for metrics in self._recent))
             left = min(left, max(0, math.ceil((budget - sum(self._steps.values())) / steps)))
         return left
+
+
+def _rate(metrics: dict[str, Any]) -> str:
+    unscored = metrics.get("errors", 0)
+    whose = "stored success" if metrics.get("stored_episodes") else "success"
+    return f"{whose} {metrics['success']:4.0%} ({of_episodes(metrics.get('episodes', 0) + unscored, unscored)})"

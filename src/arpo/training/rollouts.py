@@ -1,35 +1,66 @@
 """Rollouts: which tasks an update is made of, and their groups of episodes.
 
-Everything follows from (seed, update): the tasks, the screens, what is sampled. An episode that is in the run's store
+Everything follows from (seed, update): the tasks, the screens, what is sampled. With `env.starts=fixed` the screens
+follow from the task alone, and (seed, update) says which of its starts it is. An episode that is in the run's store
 is not played again, so a resumed run keeps what was finished; one whose machine failed is retried.
 """
 
-import asyncio
 import math
 import random
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player, Reward, well_formed
+from arpo.algorithms.advantages import failed, solved_by_all
 from arpo.config import Config
 from arpo.errors import EnvError
 from arpo.runs.store import Run
-from arpo.seeds import derive, training_seed
-from arpo.types import Attempt, Group, Provenance, Summary, Task
+from arpo.seeds import derive, start_seed, training_seed
+from arpo.training.ahead import Ahead
+from arpo.types import Attempt, Group, Provenance, Summary, Task, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """What was played for an update."""
+    """What was played for an update, or taken from the store."""
 
     update: int
     groups: list[Group]
     played: list[Summary]  # all episodes, also of groups that gave way to others
     last: bool  # whether it is the last: of `train.updates`, or of `train.env_steps`
     sample_s: float  # how long the learner waited for it
+
+
+class Groups(Protocol):
+    """Where the groups of updates come from: `Rollouts` plays them, `offline.Stored` has them."""
+
+    agent: Agent
+
+    def batches(self, first: int, accept: Callable[[Group], bool]) -> AsyncGenerator[Rollout]:
+        """Update by update, from `first` on. `accept`: whether a group teaches something."""
+        ...
+
+
+class InTurn:
+    """The tasks of each update, n of them: the list again and again, each time in a new order."""
+
+    def __init__(self, tasks: Sequence[Task], n: int, seed: int) -> None:
+        self._tasks, self._count, self._seed = tasks, min(n, len(tasks)), seed
+        self._stream: list[Task] = []
+
+    def tasks_of(self, update: int) -> list[Task]:
+        stream, count, n = self._stream, self._count, len(self._tasks)
+        while len(stream) < (update + 1) * count:
+            order = random.Random(derive("tasks", self._seed, len(stream) // n)).sample(self._tasks, n)
+            # Where a pass begins in the middle of an update, it begins with tasks that the update does not have yet.
+            begun = stream[len(stream) // count * count :]
+            first = [task for task in order if task not in begun][: count - len(begun)]
+            stream += first + [task for task in order if task not in first]
+        return stream[update * count : (update + 1) * count]
 
 
 class Rollouts:
@@ -49,32 +80,37 @@ class Rollouts:
         self.tasks, self.agent, self.config, self.run, self.player = tasks, agent, config, run, player
         self.reward = reward or well_formed(config.algorithm.format_reward)
         self.on_episode = on_episode
-        self._in_turn: list[Task] = []
+        self._in_turn = InTurn(tasks, config.train.rollout_tasks, config.seed)
 
     async def batches(self, first: int, accept: Callable[[Group], bool]) -> AsyncGenerator[Rollout]:
-        """Update by update, from `first` on. The episodes of the next `train.lag` updates are played meanwhile."""
+        """Update by update, from `first` on. With a lag, groups are played meanwhile, and come as they are finished."""
         train = self.config.train
         budget = train.env_steps or math.inf
-        spent = sum(episode.n_steps for episode in self.run.summaries(source="rollout") if episode.update < first)
-        under_way: deque[asyncio.Task[list[Group]]] = deque()
-        begun = first
+        ahead = Ahead(self, first, accept) if train.lag else None
+        spent = self._spent(first)
         try:
             for update in range(first, train.updates):
                 if spent >= budget:
                     break
                 before = time.monotonic()
-                while begun <= min(update + train.lag, train.updates - 1):
-                    under_way.append(asyncio.create_task(self.groups(begun, accept)))
-                    begun += 1
-                groups = await under_way.popleft()
-                played = list(self.run.summaries(update=update, source="rollout"))
+                if ahead is None:
+                    groups = await self.groups(update, accept)
+                    played = list(self.run.summaries(update=update, source="rollout"))
+                else:
+                    groups, played = await ahead.take(update)
+                    refuse_lost(groups, update)
                 spent += sum(episode.n_steps for episode in played)
                 last = update + 1 == train.updates or spent >= budget
                 yield Rollout(update, groups, played, last, time.monotonic() - before)
         finally:
-            for task in under_way:  # begun ahead, because of the lag, and not needed any more
-                task.cancel()
-            await asyncio.gather(*under_way, return_exceptions=True)
+            if ahead is not None:
+                await ahead.close()
+
+    def _spent(self, first: int) -> int:
+        """Steps of the updates before it. With a lag only the log tells which episodes these were made of."""
+        if self.config.train.lag:
+            return sum(metrics["env_steps"] for metrics in self.run.metrics() if metrics["update"] < first)
+        return sum(episode.n_steps for episode in self.run.summaries(source="rollout") if episode.update < first)
 
     async def groups(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
         """The groups of an update. Those that `accept` refuses give way to others, as often as `redraw` says.
@@ -82,8 +118,7 @@ class Rollouts:
         EnvError where machines failed in all episodes: there is nothing to learn from.
         """
         groups = await self._accepted(update, accept)
-        if not any(trajectory.outcome.valid for group in groups for trajectory in group.trajectories):
-            raise EnvError(f"update {update + 1}: machines failed in every episode; what they said is above")
+        refuse_lost(groups, update)
         return groups
 
     async def _accepted(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
@@ -92,9 +127,9 @@ class Rollouts:
         taken: list[Group] = []
         refused: set[str] = set()
         for round_ in range(config.algorithm.redraw + 1):
-            others = [task for task in self._playable(update, round_) if task.id not in {one.task_id for one in taken}]
+            others = [task for task in self.playable(update, round_) if task.id not in {one.task_id for one in taken}]
             others.sort(key=lambda task: task.id in refused)  # refused ones again only where no other is left
-            played = await self._play(others[: wanted - len(taken)], update, round_)
+            played = await self.play(others[: wanted - len(taken)], update, round_)
             if round_ == config.algorithm.redraw:
                 return [*taken, *played]
             taken += [group for group in played if accept(group)]
@@ -103,7 +138,7 @@ class Rollouts:
             refused |= {group.task_id for group in played}
         return taken
 
-    def _playable(self, update: int, round_: int) -> list[Task]:
+    def playable(self, update: int, round_: int) -> list[Task]:
         """The tasks of a round without those that are given up, then those that may take their places."""
         tasks = self.tasks_of(update, round_)
         if given_up := self.player.given_up:
@@ -123,14 +158,7 @@ class Rollouts:
             return self._informative(update, round_)[: n if round_ else count]
         if round_:
             return random.Random(derive("redraw", self.config.seed, update, round_)).sample(self.tasks, n)
-        stream = self._in_turn
-        while len(stream) < (update + 1) * count:
-            order = random.Random(derive("tasks", self.config.seed, len(stream) // n)).sample(self.tasks, n)
-            # Where a pass begins in the middle of an update, it begins with tasks that the update does not have yet.
-            begun = stream[len(stream) // count * count :]
-            first = [task for task in order if task not in begun][: count - len(begun)]
-            stream += first + [task for task in order if task not in first]
-        return stream[update * count : (update + 1) * count]
+        return self._in_turn.tasks_of(update)
 
     def _informative(self, update: int, round_: int) -> list[Task]:
         """All tasks, at random, likelier first where scores vary: what always or never succeeds teaches nothing."""
@@ -146,20 +174,49 @@ class Rollouts:
         weights = {name: rate * (1 - rate) for name, rate in rates.items()}
         return sorted(self.tasks, key=lambda task: rng.random() ** (1 / weights[task.id]), reverse=True)
 
-    async def _play(self, tasks: Sequence[Task], update: int, round_: int) -> list[Group]:
+    async def play(
+        self,
+        tasks: Sequence[Task],
+        update: int,
+        round_: int,
+        ended: Callable[[Attempt, Summary | None], object] = lambda attempt, played: None,
+    ) -> list[Group]:
+        """The groups of these tasks. `ended` is called after each episode; None: its task was given up before it."""
         names: dict[tuple[str, int], str] = {}  # ids of the trajectories, by task and member
 
         def done(attempt: Attempt, played: Summary | None) -> None:
             if played is not None:
                 names[attempt.task.id, attempt.index] = played.id
                 self.on_episode(update)
+            ended(attempt, played)
 
-        members = range(self.config.algorithm.group)
-        attempts = [self._attempt(task, member, update, round_) for task in tasks for member in members]
-        await self.player.play(attempts, lambda task, env: self.agent, self.config.train.n_envs, done, self.reward)
-        # Where a task was given up in the middle of its group, the group has fewer members.
-        stored = {key: self.run.trajectory(name) for key, name in names.items()}
-        return [Group(task.id, tuple(stored[task.id, m] for m in members if (task.id, m) in stored)) for task in tasks]
+        stored: dict[tuple[str, int], Trajectory] = {}
+
+        def group(task: Task) -> Group:
+            # Where a task was given up in the middle of its group, the group has fewer members.
+            return Group(task.id, tuple(one for (name, _), one in sorted(stored.items()) if name == task.id))
+
+        begun = 0
+        for most, goes_on in self._waves():
+            members, going = range(begun, most), [task for task in tasks if goes_on(group(task))]
+            attempts = [self._attempt(task, member, update, round_) for task in going for member in members]
+            await self.player.play(attempts, lambda task, env: self.agent, self.config.train.n_envs, done, self.reward)
+            stored |= {key: self.run.trajectory(name) for key, name in names.items() if key not in stored}
+            begun = most
+        return [group(task) for task in tasks]
+
+    def _waves(self) -> list[tuple[int, Callable[[Group], bool]]]:
+        """Up to how many attempts groups go on, and which do: by `group_least` and `group_most`."""
+        algorithm = self.config.algorithm
+        waves: list[tuple[int, Callable[[Group], bool]]] = [(algorithm.group, lambda group: True)]
+        if algorithm.group_least is not None and algorithm.group_least < algorithm.group:
+            waves = [
+                (algorithm.group_least, lambda group: True),
+                (algorithm.group, lambda group: not solved_by_all(group, algorithm.solved)),
+            ]
+        if algorithm.group_most is not None and algorithm.group_most > algorithm.group:
+            waves.append((algorithm.group_most, lambda group: failed(group, algorithm.solved)))
+        return waves
 
     def _attempt(self, task: Task, member: int, update: int, round_: int) -> Attempt:
         seed, episode = self.config.seed, f"u{update}.{round_}-{task.id}-{member}"
@@ -168,7 +225,20 @@ class Rollouts:
             index=member,
             episode=episode,
             number=0,
-            env_seed=training_seed(seed, task.id, update),  # the same screen for the whole group
+            env_seed=self._env_seed(task, update),
             sample_seed=derive("rollout", seed, f"{episode}-0"),
             provenance=Provenance(source="rollout", run=self.run.folder.name, update=update),
         )
+
+    def _env_seed(self, task: Task, update: int) -> int:
+        """The same screen for the whole group."""
+        seed, starts = self.config.seed, self.config.env.fixed_starts
+        if starts:
+            return start_seed(task.id, derive("start", seed, task.id, update) % starts)
+        return training_seed(seed, task.id, update)
+
+
+def refuse_lost(groups: Sequence[Group], update: int) -> None:
+    """EnvError where machines failed in all episodes: there is nothing to learn from."""
+    if not any(trajectory.outcome.valid for group in groups for trajectory in group.trajectories):
+        raise EnvError(f"update {update + 1}: machines failed in every episode; what they said is above")

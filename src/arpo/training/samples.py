@@ -72,6 +72,12 @@ def _samples(trajectory: Trajectory, credit: Credit, image_pad: int) -> Iterator
             version=min(step.completion.version for step in steps),
             replayed_from=trajectory.provenance.replayed_from,
             returns=tuple(credit.returns[begin:end]),
+            task_id=trajectory.task_id,
+            turns=tuple(
+                (number, step.completion.version, len(step.completion.tokens))
+                for number, step in enumerate(steps, start=first + 1)
+            ),
+            offline=trajectory.provenance.source == "offline",
         )
         begin = end
 
