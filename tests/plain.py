@@ -13,9 +13,10 @@ from arpo.bench.sample import plain_model
 from arpo.engines.base import Prompt
 from arpo.images import decode, observe
 from arpo.model.checkpoint import Checkpoint
-from arpo.model.images import image_grid, patches, resized
+from arpo.model.images import patches, resized
 from arpo.model.layout import lay_out
 from arpo.model.qwen import QwenVL, banned_ids
+from arpo.resize import Sight
 from arpo.types import Observation
 
 _references: WeakKeyDictionary[QwenVL, Any] = WeakKeyDictionary()
@@ -30,9 +31,9 @@ def reference(checkpoint: Checkpoint) -> Any:
     return model
 
 
-def doubled(images: torch.Tensor) -> torch.Tensor:
-    """B x patches x 1176, what transformers' tower takes: two frames, as of a video."""
-    return patches(images).unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2)
+def doubled(images: torch.Tensor, sight: Sight) -> torch.Tensor:
+    """B x patches x their numbers, what transformers' tower takes: two frames, as of a video."""
+    return patches(images, sight).unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2)
 
 
 def screen(seed: int, size: tuple[int, int] = (112, 84)) -> Observation:
@@ -52,12 +53,13 @@ def add_screen(checkpoint: Checkpoint, prompt: Prompt, text: str, image: Observa
 
 def reference_inputs(checkpoint: Checkpoint, prompt: Prompt) -> dict[str, torch.Tensor]:
     pad = checkpoint.config.image_token_id
-    sizes = [image_grid(image.width, image.height) for image in prompt.images]
+    sight = checkpoint.model.sight
+    sizes = [sight.grid(image.width, image.height) for image in prompt.images]
     ids = lay_out(prompt.ids, sizes, pad).ids[None]
     inputs = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
     if prompt.images:
-        pixels = [torch.from_numpy(resized(decode(image.image)).copy())[None] for image in prompt.images]
-        inputs["pixel_values"] = torch.cat([doubled(one)[0] for one in pixels])
+        pixels = [torch.from_numpy(resized(decode(image.image), sight).copy())[None] for image in prompt.images]
+        inputs["pixel_values"] = torch.cat([doubled(one, sight)[0] for one in pixels])
         inputs["image_grid_thw"] = torch.tensor([[1, 2 * rows, 2 * columns] for rows, columns in sizes])
     if "mm_token_type_ids" in inspect.signature(reference(checkpoint).forward).parameters:
         inputs["mm_token_type_ids"] = (ids == pad).int()

@@ -80,6 +80,13 @@ class Half:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("method", ["rft", "dpo", "kto"])
+def test_a_reward_that_a_method_does_not_look_at_is_refused(method: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"reward: has no effect on {method}, which goes by the checker's score"):
+        arpo.train("pocket", f"algorithm.name={method}", run_dir=tmp_path / "run", reward=Half())
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_reward_may_be_an_object_and_a_run_stays_with_its_own(tmp_path: Path) -> None:
     one = ("tasks.source=shell-open-000", "tasks.max_steps=1", "train.rollout_tasks=1", "train.optimizer_tasks=1")
     none = ("train.updates=0", "eval.trials=1", "eval.held_out=0")

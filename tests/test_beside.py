@@ -16,22 +16,29 @@ import pytest
 import torch
 
 import plain
+from arpo import images as pixels
+from arpo.agent.actions import Click, Finish, Hotkey
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
+from arpo.bench import loop
 from arpo.beside import SMALL, beside
 from arpo.config import EvalConfig
-from arpo.engines.base import Prompt, Sampling
+from arpo.engines.base import Prompt, Sampling, Weights
 from arpo.engines.local import LocalEngine, screens
 from arpo.engines.local import engine as local
 from arpo.engines.scripted import byte_vocabulary, scripted
+from arpo.envs.base import make
 from arpo.envs.pool import LocalPool
+from arpo.errors import ActionError
 from arpo.evaluation.run import evaluate
 from arpo.images import decode
 from arpo.model import images
 from arpo.model.checkpoint import load_checkpoint
+from arpo.resize import QWEN2_5
 from arpo.runs import store
 from arpo.runs.store import Run
+from arpo.tasks.load import load_tasks
 from arpo.types import Observation
 from fake_env import FakeEnv, make_task
 from tiny_model import make_decided
@@ -147,6 +154,38 @@ def test_a_large_screen_of_a_whole_group_is_encoded_once_even_if_the_first_membe
     assert calls == [False]
 
 
+@pytest.mark.parametrize(("size", "on_the_loop"), [((1920, 1080), False), (SMALL_SIZE, True)])
+def test_a_full_hd_episode_leaves_the_loop_alone_and_a_small_one_stays_in_order(
+    size: tuple[int, int], on_the_loop: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From pocket's pixels into the store and to the model, in a whole episode without the model's layers."""
+    monkeypatch.setattr(loop, "TASKS", 1)
+    work = [
+        (pixels, "encode_png"),
+        (pixels, "pixel_hash"),
+        (store, "_smaller"),
+        (screens, "decode"),
+        (screens, "resized"),
+    ]
+    calls = {f"{owner.__name__}.{name}": watch(owner, name, monkeypatch) for owner, name in work}
+    loop.loop_ms_a_step("pocket", size, load_tasks("pocket", "demo"), 0)
+    assert {name: set(where) for name, where in calls.items()} == {name: {on_the_loop} for name in calls}
+
+
+def test_what_a_thread_observes_is_what_the_environment_gives() -> None:
+    task = load_tasks("pocket", "demo")[0]
+    env = make("pocket", size=(1280, 720))
+
+    async def leased() -> list[Observation]:
+        async with LocalPool(partial(make, "pocket", size=(1280, 720)), 1) as pool, pool.lease() as lease:
+            seen = [await lease.reset(task, 3), await lease.step(Click(9, 9))]
+            with pytest.raises(ActionError, match="unknown key"):
+                await lease.step(Hotkey(("no such key",)))
+            return [*seen, await lease.step(Finish())]
+
+    assert asyncio.run(leased()) == [env.reset(task, 3), env.step(Click(9, 9)), env.step(Finish())]
+
+
 # A screenshot on its way to the model
 
 
@@ -215,7 +254,7 @@ def test_turns_go_on_while_weights_are_read(folder: Path, monkeypatch: pytest.Mo
     begun, moved = hold_up(local, "load_model", monkeypatch)
 
     async def work() -> None:
-        loading = asyncio.create_task(engine.load(1, folder))
+        loading = asyncio.create_task(engine.load(1, Weights(folder)))
         await heard(begun)
         await ask(engine, "a", plain.screen(1))
         assert (engine.version, loading.done()) == (0, False)
@@ -229,11 +268,11 @@ def test_turns_go_on_while_weights_are_read(folder: Path, monkeypatch: pytest.Mo
 def test_what_a_model_sees_does_not_depend_on_the_type_of_weights_that_are_read_meanwhile() -> None:
     """Who makes a model in bf16 changes torch's default type for all threads, for a moment."""
     pixels = torch.randint(0, 256, (1, 56, 56, 3), dtype=torch.uint8)
-    expected = images.patches(pixels)
+    expected = images.patches(pixels, QWEN2_5)
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)
     try:
-        assert torch.equal(images.patches(pixels), expected)
+        assert torch.equal(images.patches(pixels, QWEN2_5), expected)
     finally:
         torch.set_default_dtype(before)
 

@@ -18,6 +18,7 @@ from arpo.agent.actions import Fail
 from arpo.config import presets
 from arpo.envs.base import BACKENDS
 from arpo.errors import TaskError
+from arpo.training.memory import GIB, Device
 from fake_env import TASKS, Expert, FakeEnv, make_task
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
@@ -325,6 +326,25 @@ def test_doctor_says_what_works_and_how_to_enable_the_rest(arpo: Arpo, monkeypat
     assert any(line.startswith("works") and "environment fake" in line for line in lines)
     assert any(line.startswith("missing") and "extra gym" in line for line in lines)
     assert f"{sys.executable} -m pip install 'gymnasium>=1.1'" in lines
+
+
+def test_doctor_says_what_can_be_trained_here(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    leave_only_fake(monkeypatch)
+    monkeypatch.setenv("COLUMNS", "120")
+    monkeypatch.setattr(doctor, "find_device", lambda name: Device("cuda", 139 * GIB))
+    status, out, _ = arpo("doctor")
+    said = dict(line.strip().rsplit("  ", 1)[-1].split(": ") for line in out.splitlines() if "B, " in line)
+    assert status == 0 and len(said) == 6
+    assert [key for key, value in said.items() if value.startswith("yes, ")] == [
+        "3B, LoRA",
+        "3B, all weights",
+        "7B, LoRA",
+        "7B, all weights",
+    ]
+    assert said["32B, LoRA"].endswith(" GiB; a GPU of 288 GB can") and said["32B, all weights"].startswith("no, ")
+    monkeypatch.setattr(doctor, "find_device", Mock(side_effect=RuntimeError("CUDA driver\nis lost")))
+    status, out, _ = arpo("doctor")
+    assert status == 0 and "not known: CUDA driver" in out
 
 
 def test_doctor_goes_on_where_a_backend_is_broken(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:

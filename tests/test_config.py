@@ -85,7 +85,7 @@ REFUSED = {
     "seed=1.0": "seed=1.0: must be a whole number",
     "seed=-1": "seed=-1: must be at least 0",
     "agent.block=0": "agent.block=0: must be at least 1",
-    "agent.dialect=qwen": "agent.dialect=qwen: must be one of uitars",
+    "agent.dialect=qwen": "agent.dialect=qwen: must be one of uitars, qwen3vl",
     "agent.device=gpu": "agent.device=gpu: must be auto, cpu, cuda, cuda:N or mps",
     "agent.device=cuda:one": "agent.device=cuda:one: must be auto, cpu, cuda, cuda:N or mps",
     "agent.dtype=half": "agent.dtype=half: must be 'auto', 'float32' or 'bfloat16'",
@@ -95,6 +95,9 @@ REFUSED = {
     "env.size=big": "env.size=big: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "env.size=0x280": "env.size=0x280: must be WIDTHxHEIGHT in pixels, as in 448x280",  # YAML reads a number here
     "env.size=448": "env.size=448: must be WIDTHxHEIGHT in pixels, as in 448x280",
+    "env.starts=same": "env.starts=same: must be 'fresh' or 'fixed'",
+    "env.n_starts=0": "env.n_starts=0: must be at least 1",
+    "env.n_starts=3": "env.n_starts=3: needs env.starts=fixed; fresh starts are without number",
     "env.size=[1, 2, 3]": "env.size=[1, 2, 3]: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "env.size=[true, 4]": "env.size=[true, 4]: must be WIDTHxHEIGHT in pixels, as in 448x280",
     "tasks.source=''": "tasks.source='': must not be empty",
@@ -142,7 +145,7 @@ BROKEN_FILES = {
     "tasks: 3\n": "tasks=3: is a section; its keys are tasks.source, tasks.max_steps",
     "env: {sise: 4}\n": "env.sise=4: unknown key; did you mean env.size?",
     "1: 2\n": f"1=1: unknown key; the keys are {', '.join(known_keys())}",
-    "env: &loop {size: *loop}\n": "env.size=&id001 {size: *id001}: must be WIDTHxHEIGHT in pixels, as in 448x280",
+    "env: &loop {size: *loop}\n": "line 1, column 19: an alias; write it out",
     "seed: \x07": 'not YAML: unacceptable character #x0007: special characters are not allowed in "<unicode string>", '
     "position 6",
 }

@@ -7,7 +7,7 @@ from arpo import errors
 
 def test_everything_raised_on_purpose_can_be_caught_as_one() -> None:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass)]
-    assert len(kinds) == 9
+    assert len(kinds) == 11
     assert all(issubclass(kind, errors.ArpoError) for kind in kinds)
 
 

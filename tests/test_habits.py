@@ -36,6 +36,16 @@ def test_before_a_commit_runs_what_make_lint_runs() -> None:
         assert shutil.which(program, path=str(Path(sys.executable).parent)), program
 
 
+ROLES = {"agent", "local user", "web page", "task file", "run folder", "checkpoint", "model output"}
+
+
+def test_every_role_of_the_threat_model_attacks() -> None:
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py")]
+    assert {role for text in texts for role in re.findall(r'mark\.attack\("([^"]+)"\)', text)} == ROLES
+    page = (ROOT / "docs" / "sandbox.md").read_text(encoding="utf-8")
+    assert all(f"**{role}**" in page for role in ROLES)
+
+
 def test_pre_commit_takes_its_file() -> None:
     check = [sys.executable, "-m", "pre_commit", "validate-config", ".pre-commit-config.yaml"]
     done = subprocess.run(check, cwd=ROOT, capture_output=True, text=True)

@@ -78,6 +78,24 @@ def test_a_run_that_has_kept_none_keeps_them_when_it_is_opened(tmp_path: Path) -
     assert own_tasks(config(tmp_path)) == {"train": [ONE], "heldout": [TWO]}
 
 
+@pytest.mark.parametrize(
+    ("starts", "fresh", "fits"),
+    [("fixed", [ONE], True), ("fixed", [TWO], False), ("fixed", None, False), ("fresh", [ONE], False)],
+)
+def test_trained_tasks_with_fixed_starts_are_kept_a_second_time(
+    starts: str, fresh: list[Any] | None, fits: bool, tmp_path: Path
+) -> None:
+    own = config(tmp_path).with_values({"env.starts": starts})
+    tasks = {"train": [ONE]} | ({"fresh": fresh} if fresh else {})
+    with Run.write(tmp_path, "") as run:
+        same_tasks(run, tasks, own)
+    if fits:
+        assert own_tasks(own) == tasks
+        return
+    with pytest.raises(ConfigError, match="has no tasks of a training"):
+        own_tasks(own)
+
+
 def played(task_id: str) -> Trajectory:
     about = Provenance(source="evaluation", run="r", update=0)
     return Trajectory("t", task_id, 0, 0, "", (), (), Outcome.FINISHED, 1.0, 1.0, about)
@@ -102,10 +120,10 @@ def test_a_copy_of_a_run_has_its_tasks(tmp_path: Path) -> None:
         (to_text({"tasks": [ONE]}), "has no tasks of a training"),
         (to_text({"train": [ONE, ONE]}), "the task 'press-1' is listed twice"),
         (to_text({"train": [make_task("../up")]}), "is not a name"),
-        (to_text({"train": [make_task("a", max_steps=0)]}), "max_steps=0: must be at least 1"),
+        (to_text({"train": [make_task("a", max_steps=0)]}), "max_steps=0: must be from 1 to 10000"),
         (to_text({"train": [make_task("a", env="pocket")]}), "the task's env is 'pocket', not 'fake'"),
         ('{"train": ' + "[" * 100_000 + "]" * 100_000 + "}", "not JSON that can be read"),
-        ('{"train": [{"setup": ' + '{"a":' * 400 + "1" + "}" * 400 + "}]}", "recursion"),
+        ('{"train": [{"setup": ' + '{"a":' * 400 + "1" + "}" * 400 + "}]}", "nested more than 100 deep"),
     ],
 )
 def test_kept_tasks_are_trusted_no_more_than_task_files(text: str, why: str, tmp_path: Path) -> None:

@@ -30,12 +30,12 @@ def layer(rooms: str, open: bool = False) -> Layer:
 
 LAYERS = (  # from the bottom
     layer(
-        "types errors seeds machine event_loops beside images fonts resize vocabulary "
+        "types errors files yaml_text seeds machine event_loops beside images fonts resize vocabulary "
         "agent.actions agent.random_actions",
         open=True,
     ),
     # The contracts. What is behind one of them is not known here.
-    layer("config registry envs.base engines.base agent.dialects.base algorithms.base", open=True),
+    layer("config sections registry envs.base engines.base agent.dialects.base algorithms.base", open=True),
     layer("model"),
     layer("agent envs engines algorithms runs"),
     layer("tasks"),

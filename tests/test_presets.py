@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,14 +14,20 @@ from arpo.agent.dialects.base import flatten, make_dialect
 from arpo.config import Config, load_config, presets
 from arpo.envs.base import catalog
 from arpo.model.checkpoint import BASE, load_checkpoint, own_prompt
-from arpo.model.images import image_grid
 from arpo.model.layout import lay_out
+from arpo.resize import QWEN2_5
 from arpo.tasks.load import load_tasks
+from arpo.training import memory, plan
 from arpo.types import Observation
 
 OSWORLD = Path(__file__).parents[2] / "shared" / "osworld"
-POCKET = ("pocket", "pocket-compare", "pocket-subset32")
-FILES = {"osworld-full": 128, "osworld-subset32": 32}  # tasks in the list that each names
+POCKET = ("pocket", "pocket-compare", "pocket-fixed", "pocket-fresh", "pocket-subset32")
+FILES = {
+    "osworld-full": 128,
+    "osworld-subset32": 32,
+    "osworld-1gpu": 32,
+    "osworld-1gpu-lora": 32,
+}  # tasks in the list that each names
 
 
 def make_osworld(folder: Path, count: int) -> str:
@@ -84,6 +91,58 @@ def test_every_preset_dry_runs_and_says_what_would_be_done(preset: str, dry_run:
     assert lines[3].endswith(f"; optimiser steps: {steps:,}")
     assert f"{n * config.eval.trials} episodes of train" in lines[4]
     assert not (dry_run.folder / "runs").exists()
+    told = next(i for i, line in enumerate(lines) if line.startswith("# memory of "))
+    assert lines[-1].startswith("#   fits: ") and "AdamW's moments in " in lines[-1]
+    parts = [line[4:].rsplit(maxsplit=2) for line in lines[told + 1 : -1]]
+    for column in (1, 2):  # what is in each, and their sum
+        *rows, total = (float(part[column]) for part in parts)
+        assert sum(rows) == pytest.approx(total, abs=0.05)
+    known = "the name, as of a qwen2.5-vl-7b" if preset in FILES else "its config.json"
+    assert f"(by {known})" in lines[told]
+
+
+def test_the_plan_of_the_papers_training_names_its_machines_and_hours(dry_run: DryRun) -> None:
+    _, lines = dry_run.of("osworld-full")
+    assert "# sampling and learning: in turn" in lines
+    assert "# GPUs: 1 for the learner and the engine" in lines
+    assert "# environments: 256 of osworld, in worker processes of this machine" in lines
+    simulated = "as simulated with 256 environments and 32 GPUs"
+    assert f"# hours for its episodes: 20 in lock-step, {simulated}; 1.9 with train.lag=3" in lines  # 15,360 episodes
+
+
+@pytest.mark.parametrize(
+    ("settings", "gpus", "hours"),
+    [
+        (
+            "train.lag=3 train.ranks=4 engine.name=vllm engine.replicas=3",
+            "4 for the learner, 3 for vLLM's servers",
+            1.9,
+        ),
+        ("train.ranks=8 train.lag=1", "8 for the learner, the engine is on the first of them", 2.8),
+        ("engine.name=vllm engine.servers=[http://a:1,http://b:1]", "1 for the learner, 2 for vLLM's servers", 20),
+        ("env.workers=100 train.lag=2", "1 for the learner and the engine", 5.3),  # 100/128 as fast as 128
+        ("env.workers=1024 train.lag=9", "1 for the learner and the engine", 0.57),
+    ],
+)
+def test_the_plan_says_which_gpus_are_for_what(settings: str, gpus: str, hours: float, dry_run: DryRun) -> None:
+    source = f"tasks.source={make_osworld(dry_run.folder / 'osworld', 128)}"
+    out = dry_run("osworld-full", source, *settings.split())[1]
+    assert f"\n# GPUs: {gpus}\n" in out and f"\n# hours for its episodes: {hours} " in out
+    assert ("\n# memory of a vLLM server: 15 GiB of weights, 2.6 GiB of keys" in out) == ("vllm" in settings)
+    assert ("the engine's weights" in out) == ("vllm" not in settings)
+
+
+def test_the_hours_of_a_plan_are_those_of_the_simulation() -> None:
+    runs = json.loads((Path(__file__).parents[1] / "docs" / "results" / "rollouts.json").read_text())
+    usual = runs[0]
+    simulated = {
+        int(n): (round(rate["lockstep"]), round(rate["decoupled"]), usual["gpus"][n])
+        for n, rate in usual["trajectories_per_hour"].items()
+    }
+    assert simulated == plan.SIMULATED and usual["lag_bound"] == 3
+    short = [run for run in runs if run["lag_bound"] < 3 and not run["stragglers"]]
+    rates = {run["lag_bound"]: run["trajectories_per_hour"]["256"]["decoupled"] for run in short}
+    assert {lag: round(rate / simulated[256][1], 2) for lag, rate in rates.items()} == plan.SHORT_LAG
 
 
 @pytest.mark.skipif(not OSWORLD.is_dir(), reason="OSWorld's own files are not beside this checkout")
@@ -105,7 +164,7 @@ def test_an_episode_of_the_longest_replies_fits_into_the_context_of_base(preset:
     most = min(checkpoint.config.text_config.max_position_embeddings, agent.context or 10**9)
     tasks = [task for split in catalog(config.env.name).SPLITS for task in load_tasks(config.env.name, split)]
     longest = max((task.instruction for task in tasks), key=lambda text: len(checkpoint.vocabulary.encode(text)))
-    grid = image_grid(*config.env.size)
+    grid = QWEN2_5.grid(*config.env.size)
     for max_tokens in (config.train.max_tokens, config.eval.max_tokens):
         conversation, replies = dialect.start(longest), list[list[int]]()
         for turn in range(max(task.max_steps for task in tasks)):
@@ -117,11 +176,25 @@ def test_an_episode_of_the_longest_replies_fits_into_the_context_of_base(preset:
             conversation.reply(replies[-1])
 
 
+def test_fixed_and_fresh_starts_are_compared_on_the_same_tasks_and_budget(dry_run: DryRun) -> None:
+    fixed, fresh, usual = (load_config(name, []) for name in ("pocket-fixed", "pocket-fresh", "pocket-compare"))
+    assert fixed.with_values({"env.starts": "fresh"}) == fresh
+    other = {"tasks.source": "seldom", "train.env_steps": 15_000, "eval.trials": 4, "eval.held_out": 32}
+    assert fresh == usual.with_values(other)
+    told = {name: dry_run(name)[1] for name in ("pocket-fixed", "pocket-fresh")}
+    assert "128 episodes of train, 128 episodes of fresh, 128 episodes of heldout, " in told["pocket-fixed"]
+    assert "# a task always begins with the same screen; train: judged there, fresh: the " in told["pocket-fixed"]
+    assert "128 episodes of train, 128 episodes of heldout, " in told["pocket-fresh"]
+    assert "always begins" not in told["pocket-fresh"]
+    assert "# a task always begins with one of 4 screens; " in dry_run("pocket-fixed", "env.n_starts=4")[1]
+
+
 def test_training_without_a_preset_is_the_preset_pocket(dry_run: DryRun) -> None:
     assert dry_run() == dry_run("pocket")
     assert "  source: demo  # " in dry_run("seed=3")[1]
 
 
+@pytest.mark.skipif(memory._driver(), reason="what a GPU has is asked of torch")
 def test_a_dry_run_loads_no_model() -> None:
     script = (
         "import sys; sys.argv = ['arpo', 'train', '--dry-run']\n"
@@ -167,11 +240,41 @@ def test_a_missing_osworld_checkout_is_one_line_after_the_settings(dry_run: DryR
 
 
 def test_more_and_fewer_episodes_than_planned_are_said(dry_run: DryRun) -> None:
-    lines = dry_run("algorithm.name=dapo", "train.env_steps=5000")[1].splitlines()[-2:]
-    assert lines == [
+    lines = dry_run("algorithm.name=dapo", "train.env_steps=5000")[1].splitlines()
+    begin = lines.index("# What would be done:") + 5
+    assert lines[begin : begin + 2] == [
         "# fewer updates, where 5,000 environment steps are reached before",
         "# more episodes, where groups with equal rewards are drawn again, up to 3 times",
     ]
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ("algorithm.group_least=9", "algorithm.group_least=9: must be at most algorithm.group, 8"),
+        ("algorithm.group_most=4", "algorithm.group_most=4: must be at least algorithm.group, 8"),
+        ("algorithm.group_most=16 train.lag=1", "train.lag=1: groups of changing size need 0"),
+        ("algorithm.replay_count=9", "algorithm.replay_count=9: must be at most algorithm.replay_size, which is 8"),
+        ("algorithm.name=dpo algorithm.kl=0.1", "algorithm.kl=0.1: has no effect on dpo; leave it at algorithm.kl=0.0"),
+        ("algorithm.name=rft algorithm.kl=0.1", "algorithm.kl=0.1: has no effect on rft; leave it at algorithm.kl=0.0"),
+        ("algorithm.name=kto algorithm.surprising=0.5", "algorithm.surprising=0.5: has no effect on kto"),
+        ("algorithm.name=ppo:replay=true", "algorithm.replay=true: has no effect on ppo"),
+        ("algorithm.name=ppo train.ranks=2", "ppo has a value head, which one process learns; set it to 1"),
+        ("algorithm.name=dpo:replay_tau=3.0", "leave it at algorithm.replay_tau=null"),
+    ],
+)
+def test_settings_that_a_method_cannot_have_are_one_line(settings: str, why: str, dry_run: DryRun) -> None:
+    status, _, err = dry_run(*settings.split())
+    assert status == 2 and why in err and err.count("\n") == 1
+
+
+def test_settings_of_a_method_with_effect_are_taken(dry_run: DryRun) -> None:
+    for settings in ("ppo algorithm.kl=0.1", "ppo:redraw=2", "grpo:replay=true algorithm.replay_count=2", "dpo", "kto"):
+        status, _, err = dry_run(*f"algorithm.name={settings}".split())
+        assert status == 0, err
+    sizes = dry_run("algorithm.group_least=2", "algorithm.group_most=16")[1]
+    assert "# fewer episodes, where the first 2 of a task all solve it" in sizes
+    assert "# more episodes, where all of a task fail, up to 16" in sizes
 
 
 def flat(config: Config) -> dict[str, Any]:
@@ -221,6 +324,23 @@ def test_osworld_subset32_differs_only_in_the_tasks_and_in_how_many_environments
         "train.n_envs": 16,
         "eval.n_envs": 16,
     }
+
+
+SUBSET = {"train.checkpointing": None, "train.freeze_vision": True, "train.micro_tokens": 32768, "train.save_every": 5}
+
+
+@pytest.mark.parametrize(
+    ("preset", "own"),
+    [
+        ("osworld-1gpu", SUBSET | {"train.keep": 1}),
+        ("osworld-1gpu-lora", SUBSET | {"train.lora_rank": 16, "train.lr": 1e-5}),
+    ],
+)
+def test_the_presets_for_one_gpu_differ_from_subset32_in_what_they_say(preset: str, own: dict[str, Any]) -> None:
+    subset, mine = (flat(load_config(name, [])) for name in ("osworld-subset32", preset))
+    assert {key: mine[key] for key in mine if mine[key] != subset[key]} == own
+    text = (resources.files("arpo") / "configs" / f"{preset}.yaml").read_text()
+    assert all(key in text.partition("env:")[0] for key in own)
 
 
 def test_pocket_visits_at_most_sixteen_tasks_at_least_four_times() -> None:

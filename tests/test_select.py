@@ -2,6 +2,7 @@
 
 import errno
 import sys
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from arpo import cli
 from arpo.errors import TaskError
 from arpo.evaluation.run import Evaluation, Trial
+from arpo.runs.store import Run
+from arpo.seeds import start_seed
 from arpo.tasks.load import load_tasks
 from arpo.tasks.select import print_counts, refuse_place, select, write_list
 from arpo.types import Outcome, Task
@@ -44,7 +47,9 @@ def test_the_list_loads_again_as_a_source_of_tasks(tmp_path: Path, capsys: pytes
     write_list(TASKS, path)
     assert {task.id for task in load_tasks("pocket", str(path))} == {task.id for task in TASKS}
     print_counts(EVALUATION, [TASKS[1]], path, solved=1.0)
-    assert f"1 of 4 tasks kept, in {path}" in capsys.readouterr().out
+    assert (
+        f" episodes, 0 without a score), in {path}" in (out := capsys.readouterr().out) and "1 of 4 tasks kept (" in out
+    )
 
 
 def test_a_place_that_cannot_be_written_is_said_before_anything_is_tried(
@@ -68,15 +73,27 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_tried(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("fake_backend")
+def test_what_will_be_trained_on_a_fixed_start_is_tried_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    where = ("env.name=fake", "env.size=96x64", "env.starts=fixed", "--run-dir", str(tmp_path / "run"))
+    monkeypatch.setattr(sys, "argv", ["arpo", "select", "expert", str(tmp_path / "list.json"), *where])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert not ended.value.code
+    with Run.read(tmp_path / "run") as run:
+        tried = Counter((one.task_id, one.env_seed) for one in run.summaries())
+    assert tried == {(task, start_seed(task, 0)): 16 for task in ("press-1", "press-2", "never-1")}
+
+
 def test_a_list_is_written_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_list(TASKS, path := tmp_path / "list.json")
     before = path.read_text()
 
-    def full(self: Path, text: str, encoding: str | None = None) -> int:
-        self.write_bytes(text[: len(text) // 2].encode())
-        raise OSError(errno.ENOSPC, "No space left on device", str(self))
+    def full(place: str, flags: int) -> int:
+        Path(place).write_bytes(b"{half of it")
+        raise OSError(errno.ENOSPC, "No space left on device", place)
 
-    monkeypatch.setattr(Path, "write_text", full)
+    monkeypatch.setattr("arpo.runs.store.no_link", full)
     with pytest.raises(OSError, match="No space"):
         write_list(TASKS[:2], path)
     assert path.read_text() == before

@@ -127,7 +127,7 @@ def test_a_task_file_that_says_another_id_environment_or_domain_is_refused(tmp_p
 def test_a_broken_task_file_is_refused_with_its_name_and_the_place(tmp_path: Path) -> None:
     spec = write_list(tmp_path, {"buttons": ["mine-1"]})
     path = put_beside(tmp_path, make_task("mine-1", max_steps=0))
-    assert refusal(spec) == f"{path}: max_steps=0: must be at least 1"
+    assert refusal(spec) == f"{path}: max_steps=0: must be from 1 to 10000"
     whole = json.loads(to_json(make_task("mine-1")))
     for change, reason in (
         ({"max_steps": "many"}, "max_steps: Input should be a valid integer"),

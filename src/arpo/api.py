@@ -29,7 +29,7 @@ from arpo.evaluation.command import default_folder, run_evaluation
 from arpo.evaluation.run import Evaluation, sampling_of
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.store import Run
-from arpo.tasks.load import load_tasks
+from arpo.tasks.load import STORED, load_tasks
 from arpo.types import Attempt, Group, Observation, Outcome, Provenance, Step, Task, Trajectory
 
 # fmt: off
@@ -42,15 +42,24 @@ __all__ = [
 # fmt: on
 
 
-def train(*settings: str, run_dir: str | Path | None = None, reward: Reward | None = None) -> dict[str, Any]:
+def train(
+    *settings: str,
+    run_dir: str | Path | None = None,
+    reward: Reward | None = None,
+    from_runs: str | Path | Iterable[str | Path] = (),
+) -> dict[str, Any]:
     """Train an agent, with the preset `pocket` where none is named; returns what summary.json holds.
 
     `run_dir`: where everything goes, by default a new folder under runs/; the same call again resumes a stopped run.
     `reward`: a function of the task and the trajectory that gives what is trained on, instead of the checker's score.
+    `from_runs`: folders of runs, or one, whose stored episodes are learned, instead of playing; the tasks are those of
+    the episodes, or of them those that `tasks.source=…` names.
     """
     from arpo.training.command import run_training  # not at the top: torch takes seconds
 
-    return run_training(_configured(settings, "pocket", run_dir), reward=reward)
+    runs = [Path(run) for run in ([from_runs] if isinstance(from_runs, str | Path) else from_runs)]
+    config = _configured(settings, "pocket", run_dir, [f"tasks.source={STORED}"] if runs else [])
+    return run_training(config, reward=reward, from_runs=runs)
 
 
 def evaluate(model: str | Path, *settings: str, run_dir: str | Path | None = None) -> Evaluation:
@@ -130,16 +139,26 @@ def register_algorithm(
     settings: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
     replace: bool = False,
+    reference: bool = False,
+    critic: bool = False,
 ) -> Method:
     """Make `algorithm.name=NAME` known. The factory takes the section `algorithm` of the settings, and a seed.
 
     `settings`: keys of that section which the name sets. `options`: `algorithm.options`, its own, with their defaults.
+    `reference`, `critic`: it looks at the policy that training began with, or at a value head: see `Weighs`.
     """
-    METHODS.register(method := Method(name, factory, settings or {}, options or {}), replace)
+    method = Method(name, factory, settings or {}, options or {}, reference=reference, critic=critic)
+    METHODS.register(method, replace)
     return method
 
 
-def _configured(settings: Iterable[str], preset: str | None = None, run_dir: str | Path | None = None) -> Config:
+def _configured(
+    settings: Iterable[str],
+    preset: str | None = None,
+    run_dir: str | Path | None = None,
+    instead: Iterable[str] = (),
+) -> Config:
+    """`instead`: replaces the preset's own values, unless the settings say otherwise."""
     source, overrides = split_settings([str(setting) for setting in settings])  # also a Path
-    config = load_config(source or preset, overrides)
+    config = load_config(source or preset, [*instead, *overrides])
     return config if run_dir is None else config.with_values({"run_dir": Path(run_dir)})

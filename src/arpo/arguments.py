@@ -16,6 +16,9 @@ SizeOption = Annotated[str, typer.Option(help="The screen, WIDTHxHEIGHT in pixel
 DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Only print the settings and what would be done.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 RunDirOption = Annotated[Path | None, typer.Option(help="Where to keep the episodes; one that was begun is resumed.")]
+WeakerOption = Annotated[
+    bool, typer.Option("--allow-weaker-sandbox", help="Also where walls of desktops are lacking; see arpo doctor.")
+]
 Settings = Annotated[
     list[str] | None, typer.Argument(help="[PRESET|FILE] [KEY=VALUE]...: a configuration, and what to change in it.")
 ]

@@ -5,6 +5,7 @@ engine's work would depend on the clock, and runs on pocket's small screens are 
 """
 
 import asyncio
+import math
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -18,7 +19,11 @@ T = TypeVar("T")
 
 def large(screenshot: Observation) -> bool:
     """Whether the work on a screenshot belongs into a thread."""
-    return screenshot.width * screenshot.height > SMALL
+    return large_size((screenshot.width, screenshot.height))
+
+
+def large_size(size: tuple[int, int]) -> bool:
+    return math.prod(size) > SMALL
 
 
 async def beside(work: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:

@@ -16,11 +16,11 @@ from typing import Annotated
 import typer
 
 from arpo import __version__
-from arpo.arguments import DryRunOption, JsonOption, RunDirOption, Settings, configured, show
+from arpo.arguments import DryRunOption, JsonOption, RunDirOption, Settings, WeakerOption, configured, show
 from arpo.bench.cli import app as bench_app
 from arpo.bench.cli import compare
 from arpo.envs.cli import app as envs_app
-from arpo.errors import ArpoError
+from arpo.errors import ArpoError, device_error, printable
 from arpo.teaching.cli import pretrain
 
 # Plain help texts: a line that holds only \b keeps the paragraph after it as it is written, as in the examples.
@@ -73,6 +73,7 @@ def evaluate(
     run_dir: RunDirOption = None,
     pictures: Annotated[Path | None, typer.Option(help="A folder for pictures of a success and a failure.")] = None,
     as_json: JsonOption = False,
+    allow_weaker_sandbox: WeakerOption = False,
 ) -> None:
     """How often an agent gets its tasks done, with a 95 % interval.
 
@@ -93,6 +94,7 @@ def evaluate(
 
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
     options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
+    options |= {"env.allow_weaker_sandbox": allow_weaker_sandbox or None}
     config = configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
     folder = run_dir or command.default_folder(model, config.tasks.source)
     model = find_model(model)
@@ -112,6 +114,7 @@ def select(
     min_success: Annotated[int, typer.Option(help="Successes that a task needs to be kept.")] = 1,
     drop_solved: Annotated[bool, typer.Option("--drop-solved", help="Leave out tasks solved every time.")] = False,
     run_dir: RunDirOption = None,
+    allow_weaker_sandbox: WeakerOption = False,
 ) -> None:
     """Find the tasks that an agent sometimes solves: those it can learn from.
 
@@ -119,6 +122,7 @@ def select(
     Examples:
       arpo select base runs/selected.json                    of the tasks of `train`
       arpo select base mine.json tasks.source=subset32 --trials 8 --drop-solved
+      arpo select base mine.json env.starts=fixed            on the very screens that will be trained
       arpo train pocket tasks.source=runs/selected.json      then train on them
     """
     from arpo.evaluation import command
@@ -126,7 +130,7 @@ def select(
     from arpo.tasks import select as tasks
 
     tasks.refuse_place(out)
-    config = configured(settings, {"eval.trials": trials})
+    config = configured(settings, {"eval.trials": trials, "env.allow_weaker_sandbox": allow_weaker_sandbox or None})
     # At the temperature of training: there the successes are needed.
     config = config.with_values({"eval.temperature": config.train.temperature})
     folder = run_dir or command.default_folder(model, config.tasks.source)
@@ -140,11 +144,20 @@ def select(
 def train(
     settings: Settings = None,
     resume: Annotated[Path | None, typer.Option(help="The folder of a run to resume; its limits may change.")] = None,
+    from_runs: Annotated[
+        list[Path] | None,
+        typer.Option("--from", help="Learn from the stored episodes of this run instead of playing; may be repeated."),
+    ] = None,
     dry_run: DryRunOption = False,
+    allow_weaker_sandbox: WeakerOption = False,
 ) -> None:
     """Make an agent better at its tasks by reinforcement learning.
 
-    The base agent is judged, then trained, then judged again on screens that it was not trained on.
+    The base agent is judged, then trained, then judged again on screens that it was not trained on; with
+    env.starts=fixed also on those that it was.
+
+    With --from it plays only to be judged: it learns from the episodes of a training or of an evaluation, which are
+    copied into the new run. The tasks are those of the episodes, or of them those that tasks.source=… names.
 
     \b
     Examples:
@@ -152,28 +165,62 @@ def train(
       arpo train pocket algorithm.name=grpo run_dir=runs/g   another method, another folder
       arpo train --resume runs/g                             killed? resume
       arpo train --resume runs/g train.updates=40            make it longer
+      arpo train --from runs/g --from runs/a                 learn from what these two runs have played
+      arpo train --from runs/trials seed=1                   from an evaluation, judged on other screens than it had
       arpo train --dry-run                                   every setting, what it means, what would be done
     """
     from arpo.config import to_yaml
 
     own = None
     if resume is None:
-        config = configured(settings, {}, preset="pocket")
+        weaker = {"env.allow_weaker_sandbox": allow_weaker_sandbox or None}
+        instead = ("tasks.source=stored",) if from_runs else ()
+        config = configured(settings, weaker, preset="pocket", instead=instead)
     else:
         from arpo.runs.settings import resumed
         from arpo.tasks.kept import own_tasks
 
-        config = resumed(resume, settings or [])
+        config = resumed(resume, [*(settings or []), *["env.allow_weaker_sandbox=true"] * allow_weaker_sandbox])
         own = own_tasks(config)
     if dry_run:
         from arpo.training.plan import plan
 
         print(to_yaml(config), end="")
-        print(plan(config, own))
+        print(plan(config, own, from_runs or ()))
         return
     from arpo.training.command import run_training
 
-    run_training(config, own)
+    run_training(config, own, from_runs=from_runs or ())
+
+
+@app.command()
+def serve(
+    model: Annotated[str, typer.Argument(help="base, a run's folder (its best), a checkpoint's, or a hub name.")],
+    settings: Settings = None,
+    replicas: Annotated[int, typer.Option(help="How many servers: one a GPU.")] = 1,
+    port: Annotated[int, typer.Option(help="Of the first; the others have the next ones. 0: any that is free.")] = 0,
+    host: Annotated[str, typer.Option(help="Where to listen; 0.0.0.0: for other hosts too.")] = "127.0.0.1",
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="ARPO_TOKEN", show_envvar=True, help="Every request needs it; none: a new one."),
+    ] = None,
+) -> None:
+    """Serve a model by vLLM, for training and evaluation elsewhere.
+
+    The servers end with this command, however it ends. One that ends or hangs is started again.
+
+    \b
+    Examples:
+      arpo serve base                                        prints what the next line takes
+      ARPO_TOKEN=… arpo eval base engine.name=vllm engine.servers=[http://127.0.0.1:43101]
+      arpo serve runs/first --replicas 4 agent.dtype=bfloat16
+    """
+    from arpo.config import at_least
+    from arpo.engines.vllm.command import serve_models
+    from arpo.evaluation.agents import find_model
+
+    at_least(1, replicas=replicas)
+    serve_models(configured(settings, {}), find_model(model), replicas, host, port, token)
 
 
 app.command()(compare)
@@ -181,14 +228,34 @@ app.command()(pretrain)
 
 
 @app.command()
-def doctor(settings: Settings = None) -> None:
+def doctor(
+    settings: Settings = None,
+    cluster: Annotated[bool, typer.Option("--cluster", help="On every node of the Ray cluster env.ray: auto.")] = False,
+) -> None:
     """What works on this machine.
 
     And for each part that is missing the one command that enables it.
-    """
-    from arpo.doctor import diagnose, print_findings
 
-    print_findings(diagnose(configured(settings, {}).env))
+    \b
+    Examples:
+      arpo doctor
+      arpo doctor --cluster osworld-full            the cluster of this machine, for these environments
+      arpo doctor --cluster env.ray=10.0.0.1:6379
+    """
+    env = configured(settings, {}).env
+    if not cluster:
+        from arpo.doctor import diagnose, print_findings
+
+        return print_findings(diagnose(env))
+    from arpo.envs.pool import on_ray
+
+    on_ray()  # says so where Ray is not installed
+    from arpo.envs.ray_doctor import check_cluster, print_cluster
+
+    checked = check_cluster(env if env.ray else env.model_copy(update={"ray": "auto"}))
+    print_cluster(checked)
+    if any(node.wrong for node in checked):
+        raise typer.Exit(1)
 
 
 def main() -> None:
@@ -205,7 +272,11 @@ def main() -> None:
     except ArpoError as error:
         reason = str(error)
     except OSError as error:  # what no command foresees: a disk that is full, a file that goes away
-        reason = f"{error.filename or 'cannot write'}: {error.strerror}"
+        reason = printable(f"{error.filename or 'cannot write'}: {error.strerror}")
+    except Exception as error:
+        if (lost := device_error(error)) is None:
+            raise
+        reason = f"{'out of memory' if lost.full else 'the device failed'}: {lost}"
     print(f"error: {reason}", file=sys.stderr)
     sys.exit(2)
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import importlib.util
+import itertools
 import os
 import platform
 import shutil
@@ -16,10 +17,14 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from arpo.config import EnvConfig
-from arpo.envs.base import BACKENDS
+from arpo.config import Config, EnvConfig
+from arpo.envs.base import BACKENDS, Backend
 from arpo.envs.listing import try_out
+from arpo.errors import ConfigError
 from arpo.machine import cores
+from arpo.model.shapes import numbers_of
+from arpo.registry import imported
+from arpo.training.memory import Shape, estimate, find_device, gib, smallest_gpu
 
 PIP = f"{sys.executable} -m pip install"  # into the environment that this command runs in, whatever is active
 
@@ -41,10 +46,27 @@ def diagnose(env: EnvConfig) -> list[Finding]:
         Finding("processor", True, _processor()),
         Finding("disk", True, _disk()),
         *_torch(),
+        Finding("to train Qwen2.5-VL", True, _fits()),
         Finding("Pillow with FreeType", bool(freetype), detail, f"{PIP} --force-reinstall --only-binary :all: pillow"),
         *(Finding(f"environment {name}", *try_out(BACKENDS[name], env)) for name in BACKENDS.names()),
+        *(Finding(*wall) for name in BACKENDS.names() for wall in _walls(BACKENDS[name])),
+        _vllm(),
         *(_extra(*extra) for extra in EXTRAS),
     ]
+
+
+def _vllm() -> Finding:
+    """Whether there is one; it is not started, which takes a minute."""
+    from arpo.engines.vllm.installed import COMMAND, find_python
+
+    try:
+        return Finding("engine vllm", True, f"by {find_python()}; engine.name=vllm, `arpo serve`")
+    except ConfigError:
+        return Finding("engine vllm", False, "not installed", COMMAND)
+
+
+def _walls(backend: Backend) -> list[tuple[str, bool, str, str]]:
+    return imported(backend.walls)() if backend.walls and backend.works_here else []
 
 
 def _processor() -> str:
@@ -84,6 +106,23 @@ def _torch() -> list[Finding]:
     return [Finding("PyTorch", True, torch.__version__), Finding("device", True, device)]
 
 
+def _fits() -> str:
+    """What can be trained here, with 15 full-HD screenshots: a line for each size, with LoRA and without."""
+    try:
+        device = find_device("auto")
+    except Exception as error:  # a torch or a driver that is broken, which is said elsewhere
+        return f"not known: {str(error).partition(chr(10))[0]}"
+    lines = []
+    for size, rank in itertools.product((3, 7, 32), (16, 0)):
+        config = Config().with_values({"env.size": (1920, 1080), "train.max_tokens": 512, "train.lora_rank": rank})
+        model = Shape(numbers_of(f"qwen2.5-vl-{size}b"), "")
+        needs, gpu = estimate(config, model, 15, device), smallest_gpu(config, model, 15)
+        can = f"; {gpu.name} can" if estimate(config, model, 15, gpu).fits else ""
+        takes = f"yes, {gib(max(needs.learning, needs.sampling))}" if needs.fits else f"no, {gib(needs.least)}{can}"
+        lines.append(f"{size}B, {'LoRA' if rank else 'all weights'}: {takes}")
+    return "\n".join(lines)
+
+
 def _gpu(torch: Any, number: int) -> str:
     """Its name and memory, as far as it says."""
     try:
@@ -94,8 +133,8 @@ def _gpu(torch: Any, number: int) -> str:
 
 
 EXTRAS = (  # its name, what is to be installed, what is then there
+    ("ray", "ray>=2.60,<2.61", "env.ray: environments on the nodes of a cluster; `arpo doctor --cluster`"),
     ("gym", "gymnasium>=1.1", 'gymnasium.make("arpo/Pocket-v0") after `import arpo.envs.pocket.gymnasium_env`'),
-    ("lora", "peft>=0.18", "train.lora_rank=16"),
     ("track", "tensorboard>=2.18", "train.track=[tensorboard]"),
     ("track", "wandb>=0.19", "train.track=[wandb] or [wandb-offline]"),
 )

@@ -2,10 +2,15 @@
 
     derive(seed, "sampling", task.id, trial)      the same numbers in whatever order the episodes are run
     training_seed(…) / evaluation_seed(…)         the two kinds of environment seeds
+    start_seed(task.id, 0)                        a fixed start: a seed of training that follows from the task alone
 
-An environment's seed decides what its screens look like, so an agent must not be judged on seeds that it was trained
-on. The two kinds cannot meet: below `EVALUATION` are those of training, demonstrations and play, from there on those
-of evaluation.
+An environment's seed decides what its screens look like. The two kinds cannot meet: below `EVALUATION` are those of
+training, demonstrations and play, from there on those of evaluation. So with `env.starts=fresh` no agent is judged on
+a screen that it was trained on.
+
+With `env.starts=fixed` it is, on purpose: a task always begins with the same screen, as OSWorld's do, and is judged
+where it was trained. What was learned by heart looks there like what was understood. The split `fresh`, the same tasks
+on seeds of evaluation, tells one from the other; a training with fixed starts is always judged on both.
 """
 
 import hashlib
@@ -22,6 +27,11 @@ def derive(*parts: int | str) -> int:
 def training_seed(*parts: int | str) -> int:
     """An environment seed for anything but evaluation."""
     return derive("environment", *parts)
+
+
+def start_seed(task_id: str, start: int) -> int:
+    """The environment seed of a task's fixed start: the same in every run, update and trial."""
+    return training_seed("start", task_id, start)
 
 
 def evaluation_seed(*parts: int | str) -> int:

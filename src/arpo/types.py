@@ -26,6 +26,8 @@ import pydantic
 
 from arpo.agent.actions import Action
 
+PIXELS = 2**26  # of the largest screen that there may be
+
 Json: TypeAlias = dict[str, Any]
 """A JSON object whose meaning belongs to one environment."""
 
@@ -132,6 +134,7 @@ class Outcome(enum.StrEnum):
     CONTEXT_LIMIT = "context_limit"
     CUT_OFF = "cut_off"
     UNPARSABLE = "unparsable"
+    RUINED = "ruined"
     CANCELLED = "cancelled"
     ENV_ERROR = "env_error"
     ENGINE_ERROR = "engine_error"
@@ -146,9 +149,9 @@ class Outcome(enum.StrEnum):
 class Provenance:
     """Where a trajectory comes from."""
 
-    source: Literal["rollout", "replay", "expert", "evaluation"]
-    run: str
-    update: int  # how many updates the run had made when the episode began
+    source: Literal["rollout", "replay", "expert", "evaluation", "offline"]  # offline: copied from another run
+    run: str  # the name of its folder; of an offline one that of the run that it was copied from
+    update: int  # how many updates the run had made, or which it is played for; with a lag another one may learn it
     replayed_from: str | None = None  # the id of the stored success that this one repeats
 
 
@@ -189,6 +192,18 @@ class Trajectory:
     def __post_init__(self) -> None:
         if self.outcome.valid != (self.score is not None) or self.outcome.valid != (self.reward is not None):
             raise ValueError(f"{self.outcome} with score {self.score} and reward {self.reward}")
+
+
+def refuse_gaps(trajectory: Trajectory) -> None:
+    """ValueError where a step names segments, or a segment a step, that are not there: no episode ends so."""
+    segments, steps = trajectory.segments, trajectory.steps
+    named = [segment.step for segment in segments if isinstance(segment, Reply)]
+    if not all(0 <= step < len(steps) for step in named):
+        raise ValueError("a reply of no step")
+    for number, step in enumerate(steps):
+        context, last = step.context, max(step.context, default=-1)
+        if min(context, default=-1) < 0 or segments[last + 1 : last + 2] != (Reply(number),) or context[-1] != last:
+            raise ValueError("a reply that does not follow its context")
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,10 +247,22 @@ class Sample:
     version: int  # the oldest version that sampled a token of it
     replayed_from: str | None = None  # the id of the stored success that this one repeats
     returns: tuple[float, ...] = ()  # what a value head is to predict, where there is one: one for each sampled token
+    turns: tuple[tuple[int, int, int], ...] = ()  # of each: its number, from 1 on; its version; its sampled tokens
+    task_id: str = ""
+    offline: bool = False  # copied from another run
 
     @property
     def replayed(self) -> bool:
         return self.replayed_from is not None
+
+    @property
+    def stored(self) -> bool:
+        """Whether it comes out of the store: a replayed success, or an episode of another run.
+
+        Such a one is never fresh, whatever its version: it was not sampled for this update, perhaps by other weights or
+        at another temperature, so nothing can be said of the engine by it. Its importance weight is that of replay.
+        """
+        return self.offline or self.replayed
 
     def __post_init__(self) -> None:
         n_sampled = sum(self.sampled)

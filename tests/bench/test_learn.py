@@ -15,8 +15,8 @@ from arpo.bench.learn import Bench
 from arpo.bench.peer import Peer
 from arpo.bench.sample import Episode
 from arpo.errors import ConfigError
-from arpo.model.images import image_grid
 from arpo.model.layout import lay_out
+from arpo.resize import QWEN2_5
 
 SIZE = (112, 84)
 EPISODES, TURNS, TOKENS = 4, 3, 5
@@ -69,7 +69,7 @@ def test_trl_reads_the_contexts_that_the_engine_reads(bench: Bench, peer: Peer) 
     ours = []
     for episode in episodes:
         for turn in range(TURNS):
-            grids = [image_grid(*SIZE)] * (turn + 1)
+            grids = [QWEN2_5.grid(*SIZE)] * (turn + 1)
             ours.append((turn, lay_out(episode.prompt(turn, pad).ids, grids, pad).ids.tolist()))
             episode.reply(words, bench.work.dialect.stop)
     theirs, images, _ = peer.trainer._tokenize_prompts(_with_images(list(peer.examples(episodes))))
@@ -118,13 +118,9 @@ def test_without_trl_nothing_is_said_of_it(tiny_folder: Path, monkeypatch: pytes
     assert not [name for name in numbers if "trl" in name]
 
 
-@pytest.mark.parametrize(
-    ("model", "episodes", "answer"),
-    [("random-7b", 4, "model=random-7b: only its sampling"), ("base", 1, "episodes=1: must be at least 2")],
-)
-def test_what_cannot_be_learned_is_refused(model: str, episodes: int, answer: str) -> None:
-    with pytest.raises(ConfigError, match=answer):
-        learn.bench_learn(model, SIZE, episodes, TURNS, TOKENS, 0, trl=False)
+def test_what_cannot_be_learned_is_refused() -> None:
+    with pytest.raises(ConfigError, match="episodes=1: must be at least 2"):
+        learn.bench_learn("base", SIZE, 1, TURNS, TOKENS, 0, trl=False)
 
 
 def _with_images(rows: list[dict[str, Any]]) -> list[Any]:

@@ -1,15 +1,14 @@
 """A learner in another process: the calls go through a pipe to a child that holds a LocalLearner."""
 
-from __future__ import annotations
-
 import multiprocessing
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 from arpo.algorithms.base import make_algorithm
 from arpo.config import Config
+from arpo.engines.base import Weights
 from arpo.model.checkpoint import load_checkpoint
 from arpo.training.base import Batch, Update
 from arpo.training.learner import LocalLearner
@@ -21,6 +20,8 @@ def serve(pipe: Connection, model: str, config: Config) -> None:
     while (call := pipe.recv()) is not None:
         try:
             result = getattr(learner, call[0])(*call[1])
+            if call[0] in ("publish", "save"):  # what is returned cannot travel, what it writes can
+                result = result.path() if call[0] == "publish" else result()
             pipe.send((True, result, learner.version))
         except Exception as error:
             pipe.send((False, error, learner.version))
@@ -37,11 +38,12 @@ class ProcessLearner:
     def update(self, batches: Sequence[Batch], screens: Mapping[str, Observation]) -> Update:
         return self._ask("update", batches, screens)
 
-    def publish(self, folder: Path) -> Path:
-        return self._ask("publish", folder)
+    def publish(self, folder: Path) -> Weights:
+        return Weights(self._ask("publish", folder))
 
-    def state(self, folder: Path) -> dict[str, Any]:
-        return self._ask("state", folder)
+    def save(self, folder: Path) -> Callable[[], dict[str, Any]]:
+        state = self._ask("save", folder)
+        return lambda: state
 
     def restore(self, folder: Path, state: dict[str, Any]) -> None:
         self._ask("restore", folder, state)

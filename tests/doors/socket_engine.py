@@ -4,10 +4,9 @@ import asyncio
 import contextlib
 import pickle
 from collections.abc import AsyncIterator
-from pathlib import Path
 from typing import Any
 
-from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.engines.base import Engine, Prompt, Sampling, Weights
 from arpo.types import Completion
 
 
@@ -46,8 +45,8 @@ class SocketEngine:
     async def release(self, session: str) -> None:
         await self._ask("release", session)
 
-    async def load(self, version: int, place: Path) -> None:
-        await self._ask("load", version, place)
+    async def load(self, version: int, weights: Weights) -> None:
+        await self._ask("load", version, Weights(weights.path()))
 
     async def _ask(self, method: str, *arguments: Any) -> Any:
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)

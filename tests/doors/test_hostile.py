@@ -24,7 +24,7 @@ from arpo.agent.player import Player, Reward
 from arpo.algorithms.base import Credit, make_algorithm
 from arpo.algorithms.grpo import Grpo
 from arpo.config import load_config, to_yaml
-from arpo.engines.base import Sampling
+from arpo.engines.base import Sampling, Weights
 from arpo.engines.local import LocalEngine
 from arpo.envs.base import BACKENDS
 from arpo.envs.pool import HERE, LocalPool
@@ -53,8 +53,8 @@ class Engine:
     async def release(self, session: str) -> None:
         await self.local.release(session)
 
-    async def load(self, version: int, place: Path) -> None:
-        await self.local.load(version, place)
+    async def load(self, version: int, weights: Weights) -> None:
+        await self.local.load(version, weights)
 
 
 def train_in(
@@ -178,13 +178,13 @@ def test_a_reply_without_a_token_is_the_engines_failure(guesser_folder: Path, tm
 
 
 class Elsewhere(LocalLearner):
-    def publish(self, folder: Path) -> Path:
-        return super().publish(folder.parent.parent / "elsewhere")
+    def save(self, folder: Path) -> Callable[[], dict[str, Any]]:
+        return super().save(folder.parent.parent / "elsewhere")
 
 
 class Colliding(LocalLearner):
-    def state(self, folder: Path) -> dict[str, Any]:
-        return super().state(folder) | {"replay": "mine"}
+    def save(self, folder: Path) -> Callable[[], dict[str, Any]]:
+        return lambda: super(Colliding, self).save(folder)() | {"replay": "mine"}
 
 
 class Standing(LocalLearner):
@@ -208,7 +208,7 @@ class Boastful(LocalLearner):
 @pytest.mark.parametrize(
     ("learner", "why"),
     [
-        (Elsewhere, "the learner did not publish its weights into"),
+        (Elsewhere, "the learner did not write its weights into"),
         (Colliding, "the state of a learner has no 'replay'"),
         (Standing, "after update 1 the learner has version 0"),
     ],

@@ -22,7 +22,7 @@ def test_it_is_as_small_as_promised() -> None:
     assert sum(weight.numel() for weight in checkpoint.model.parameters()) < 6_000_000
 
 
-@pytest.mark.slow
+@pytest.mark.heavy
 def test_its_success_on_subset32_agrees_with_its_card(tmp_path: Path) -> None:
     card = (BASE / "README.md").read_text()
     found = re.search(r"\| `subset32` \|.*?\| ([\d.]+) % \| ([\d.]+) to ([\d.]+) %", card)

@@ -111,10 +111,11 @@ def test_people_get_a_table_and_are_told_where_to_look(arpo: Arpo) -> None:
     status, out, _ = arpo("expert", *FAKE)
     assert status == 0
     lines = out.splitlines()
-    assert lines[1].split() == ["domain", "tasks", "trials", "success", "95", "%", "interval", "errors"]
+    assert lines[1].split() == ["domain", "tasks", "trials", "success", "95", "%", "interval", "no", "score"]
     assert [line.split()[:4] for line in lines[2:4]] == [["buttons", "3", "3", "100.0%"], ["all", "3", "3", "100.0%"]]
-    assert "finished 2, gave up 1" in lines[4]
-    folder = Path(lines[5].rpartition(" ")[2])
+    assert lines[4] == "success 100.0% (of 3 episodes, 0 without a score)"
+    assert "finished 2, gave up 1" in lines[5]
+    folder = Path(lines[6].rpartition(" ")[2])
     with Run.read(folder) as run:
         assert {trajectory.task_id for trajectory in run.trajectories()} == {"press-1", "press-2", "never-1"}
         assert all(run.image(trajectory.start) for trajectory in run.trajectories())
@@ -192,7 +193,11 @@ def test_tasks_that_always_crash_are_counted_and_named(arpo: Arpo, monkeypatch: 
     told = json.loads(out)
     assert (status, told["success"], told["errors"], told["crashed_tasks"]) == (0, 1.0, 2, ["press-2"])
     line = "tasks without any score, since a machine failed in all of their trials: 1 (press-2)"
-    assert line in arpo("expert", *FAKE, "--trials", "2")[1].splitlines()
+    lines = arpo("expert", *FAKE, "--trials", "2")[1].splitlines()
+    assert line in lines
+    assert "success 100.0% (of 6 episodes, 2 without a score)" in lines
+    assert any(line.startswith("warning: 33% of the episodes have no score") for line in lines)
+    assert told["unscored"] == pytest.approx(1 / 3) and told["tasks"]["press-2"]["unscored"] == 1.0
 
 
 def test_a_long_evaluation_is_not_silent_without_a_terminal(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +205,7 @@ def test_a_long_evaluation_is_not_silent_without_a_terminal(arpo: Arpo, monkeypa
     status, out, err = arpo("expert", *FAKE, "--json", "--n-envs", "1")
     assert (status, json.loads(out)["success"]) == (0, 1.0)
     said = [line.split(",")[:2] for line in err.splitlines()]
-    assert said == [[f"evaluating: {done} of 3", " success so far 100%"] for done in (1, 2)]
+    assert said == [[f"evaluating: {done} of 3", f" success so far 100% (of {done} episodes"] for done in (1, 2)]
 
 
 def test_killed_and_started_again_it_comes_to_the_same_numbers(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EngineError, EnvError, TaskError
 from arpo.evaluation.run import Evaluation, evaluate
 from arpo.runs.store import Run
-from arpo.seeds import EVALUATION, evaluation_seed, training_seed
+from arpo.seeds import EVALUATION, evaluation_seed, start_seed, training_seed
 from arpo.tasks.load import interleaved, load_tasks
 from arpo.types import Completion, Observation, Outcome, Task, Trajectory
 from fake_env import BUTTON, FakeEnv, make_task
@@ -148,6 +148,59 @@ def test_an_interrupted_evaluation_goes_on_to_the_same_result(after: int, tmp_pa
     assert len(asked) == 24 - len(before)
     assert run_in(tmp_path / "parts", counting, BUTTONS, trials=4) == whole  # nothing is left to do
     assert len(asked) == 24 - len(before)
+
+
+def test_stored_figures_can_be_made_again_since_no_seed_ever_changes() -> None:
+    """By the third the list `seldom` was chosen."""
+    assert training_seed(0, "press-1", 3) == 112545311
+    assert evaluation_seed(0, "press-1", 1) == 4019565025
+    assert start_seed("shell-open-000", 0) == 1414846578
+
+
+def test_every_trial_of_a_fixed_start_is_there_and_says_something_else(tmp_path: Path) -> None:
+    evaluations = [run_in(tmp_path / str(seed), lucky, BUTTONS, trials=4, seed=seed, starts=1) for seed in (0, 1)]
+    assert evaluations[0] != evaluations[1]  # what is sampled has the run's seed
+    for seed in (0, 1):
+        with Run.read(tmp_path / str(seed)) as run:
+            found = [(one.task_id, one.env_seed) for one in run.summaries()]
+        assert sorted(found) == sorted((task.id, start_seed(task.id, 0)) for task in BUTTONS for _ in range(4))
+    assert len({trial.score for trial in evaluations[0].trials}) == 2
+
+
+def test_trials_go_through_the_starts_of_a_task_in_turn(tmp_path: Path) -> None:
+    run_in(tmp_path, lucky, BUTTONS[:1], trials=5, starts=2)
+    with Run.read(tmp_path) as run:
+        seeds = {one.id: one.env_seed for one in run.summaries()}
+    assert seeds == {f"fixed0-press-0-{trial}-0": start_seed("press-0", trial % 2) for trial in range(5)}
+    assert start_seed("press-0", 0) != start_seed("press-0", 1)
+
+
+def test_one_store_holds_fixed_and_fresh_starts_of_the_same_tasks_apart(tmp_path: Path) -> None:
+    alone = [run_in(tmp_path / str(starts), lucky, BUTTONS, trials=2, starts=starts) for starts in (0, 1)]
+    both = [run_in(tmp_path / "both", lucky, BUTTONS, trials=2, starts=starts) for starts in (0, 1)]
+    assert both == alone
+    with Run.read(tmp_path / "both") as run:
+        seeds = [one.env_seed for one in run.summaries()]
+    assert len(seeds) == 2 * 2 * len(BUTTONS)
+    assert sum(seed >= EVALUATION for seed in seeds) == 2 * len(BUTTONS)
+
+
+def test_an_evaluation_on_fixed_starts_goes_on_to_the_same_result(tmp_path: Path) -> None:
+    whole = [run_in(tmp_path / "whole", lucky, BUTTONS, trials=2, starts=starts) for starts in (2, 0)]
+    seen: list[object] = []
+
+    def interrupt(trial: object) -> None:
+        seen.append(trial)
+        if len(seen) > 7:
+            raise Interrupted
+
+    with pytest.raises(Interrupted):
+        run_in(tmp_path / "parts", lucky, BUTTONS, trials=2, starts=2, on_trial=interrupt)
+    with pytest.raises(Interrupted):  # the first of the other kind is played, though fixed ones of the task are there
+        run_in(tmp_path / "parts", lucky, BUTTONS, trials=2, starts=0, on_trial=interrupt)
+    assert [run_in(tmp_path / "parts", lucky, BUTTONS, trials=2, starts=starts) for starts in (2, 0)] == whole
+    with Run.read(tmp_path / "parts") as run:
+        assert len(list(run.summaries())) == 2 * 2 * len(BUTTONS)
 
 
 def test_a_cancelled_evaluation_keeps_what_was_finished_and_closes_its_environments(tmp_path: Path) -> None:

@@ -37,7 +37,9 @@ def test_a_prompt_file_of_the_user_goes_before_it(checkpoint: Path, tmp_path: Pa
 
 def test_a_context_is_as_long_as_the_settings_say_and_never_longer_than_the_model_can_take(checkpoint: Path) -> None:
     def longest(context: str) -> int:
-        return load_agent(load_config(None, [f"agent.context={context}"]), str(checkpoint), 1).engine.max_context
+        local = load_agent(load_config(None, [f"agent.context={context}"]), str(checkpoint), 1).made.local
+        assert local is not None
+        return local.max_context
 
     model = longest("null")
     assert longest("100") == 100

@@ -28,9 +28,10 @@ from arpo.envs.base import Env, make, make_expert
 from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError
 from arpo.images import decode, observe, pixel_hash
+from arpo.runs.lock import unwritten
 from arpo.runs.store import Run
 from arpo.tasks.load import load_tasks
-from arpo.types import Attempt, Completion, Observation, Outcome, Provenance, Step, Task, Tokens, Trajectory
+from arpo.types import Attempt, Completion, Observation, Outcome, Provenance, Reply, Step, Task, Tokens, Trajectory
 
 CHILD = Path(__file__).with_name("writer.py")
 
@@ -43,7 +44,7 @@ def trajectory(name: str = "a", task_id: str = "press-1", update: int = 0, **cha
         "attempt": 0,
         "env_seed": 2**31 + 5,
         "start": "00",
-        "segments": (Tokens((5, 6)),),
+        "segments": (Tokens((5, 6)), Reply(0)),
         "steps": (Step((0,), completion, Finish(), None, "", None, 0.1, 0.2),),
         "outcome": Outcome.FINISHED,
         "score": 1.0,
@@ -154,6 +155,35 @@ def test_one_process_writes_and_the_next_is_told_in_one_line(tmp_path: Path) -> 
         first.add(trajectory())
     with Run.write(tmp_path, "") as second:
         assert len(list(second.summaries())) == 1
+
+
+def test_nobody_writes_while_a_run_is_held_still_and_several_can_hold_it(tmp_path: Path) -> None:
+    with unwritten(tmp_path):  # a copy of a run, without the lock
+        assert list(tmp_path.iterdir()) == []
+    told = f"process {os.getpid()} is writing to this run"
+    with Run.write(tmp_path, ""), pytest.raises(ConfigError, match=told), unwritten(tmp_path):
+        pass
+    before = (tmp_path / "run.lock").read_bytes()
+    with unwritten(tmp_path), unwritten(tmp_path):
+        assert (tmp_path / "run.lock").read_bytes() == before
+        with pytest.raises(ConfigError):
+            Run.write(tmp_path, "")
+    Run.write(tmp_path, "").close()
+
+
+def test_a_screenshot_of_another_run_is_copied_as_it_is_and_only_where_it_is_what_it_says(tmp_path: Path) -> None:
+    with Run.write(tmp_path / "one", "") as one, Run.write(tmp_path / "other", "") as other:
+        one.add_image(screen(1))
+        for _ in range(2):
+            other.copy_image(screen(1).hash, one)
+        assert other.image(screen(1).hash) == one.image(screen(1).hash)
+        with pytest.raises(ConfigError, match="cannot be read: it lacks the screenshot 00"):
+            other.copy_image("00", one)
+        for kept in (screen(2), dataclasses.replace(screen(3), image=b"no picture"), screen(4, (64, 48))):
+            lie = dataclasses.replace(kept, hash=f"{kept.width}-{len(kept.image)}")
+            one._write_image(lie, lie.image)
+            with pytest.raises(ConfigError, match="cannot be read: "):
+                other.copy_image(lie.hash, one)
 
 
 def test_readers_see_what_is_finished_while_the_writer_goes_on(tmp_path: Path) -> None:

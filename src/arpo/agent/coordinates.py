@@ -1,7 +1,7 @@
 """From screen pixels to the pixels that the model sees, and back. Every coordinate of every dialect goes through here.
 
 Qwen2.5-VL does not see the screenshot but a resized copy whose sides are multiples of 28, and UI-TARS names points in
-pixels of that copy: a 1920x1080 screen is seen as 1932x1092. `smart_resize` is that rule, and `Scaling` carries points
+pixels of that copy: a 1920x1080 screen is seen as 1932x1092. `Sight.size` is that rule, and `Scaling` carries points
 between the two. A point keeps its place when it goes to the model and comes back: exactly where the copy's side is
 not smaller than the screen's, else within one pixel.
 """
@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from arpo.errors import ParseError
-from arpo.resize import smart_resize
+from arpo.resize import QWEN2_5
 
 TOLERANCE = 0.02  # of a side: so far off the image a point still counts as its border
 
@@ -28,7 +28,7 @@ class Scaling:
     @classmethod
     def of(cls, width: int, height: int) -> Scaling:
         """The scaling for a screen of that size."""
-        model_height, model_width = smart_resize(height, width)
+        model_height, model_width = QWEN2_5.size(height, width)
         return cls(width, height, model_width, model_height)
 
     def to_model(self, x: int, y: int) -> tuple[int, int]:

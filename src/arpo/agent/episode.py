@@ -4,13 +4,15 @@
     attempt = Attempt(task, index=0, episode="u3.0-files-rename-003-0", number=0, env_seed=7, sample_seed=7, …)
     trajectory = await run_episode(attempt, env, agent, keep_image=run.keep_image)
 
-Whatever happens to the agent or to the machines is an Outcome of the trajectory and never an exception:
+Whatever happens to the agent or to the machines is an Outcome of the trajectory and never an exception (but for a
+DeviceError, which ends the whole run):
 
     an ending action       FINISHED, GAVE_UP, ASKED_USER       scored by the state of the machine
     the task's max_steps   STEP_LIMIT                          scored as the state is; nothing is replaced by Fail
     ContextTooLong         CONTEXT_LIMIT                       scored as the state is
     no end of the reply    CUT_OFF                             scored
     no action in it        UNPARSABLE                          scored
+    Ruined                 RUINED                              0: the agent has broken its computer; the last step did
     cancel()               CANCELLED                           no score
     EnvError               ENV_ERROR                           no score; the environment is lost
     EngineError            ENGINE_ERROR                        no score
@@ -33,7 +35,7 @@ from arpo.agent.actions import CallUser, Fail, Finish
 from arpo.agent.dialects.base import Dialect, flatten
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.envs.base import Lease
-from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError, ParseError
+from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError, ParseError, Ruined
 from arpo.seeds import derive
 from arpo.types import Attempt, Completion, Observation, Outcome, Step, Trajectory
 
@@ -61,10 +63,15 @@ async def run_episode(
     score = None
     try:
         outcome = await episode.play()
-        if outcome.valid:
+        if outcome is Outcome.RUINED:
+            score = 0.0
+        elif outcome.valid:
             score = as_number(given := await env.score())
             if score is None or not 0.0 <= score <= 1.0:
                 raise EnvError(f"its checker gave the score {given!r:.60}")
+    except Ruined as error:
+        _log.info("%s: %s", attempt.id, error)
+        outcome, score = Outcome.RUINED, 0.0
     except EnvError as error:
         _log.warning("%s: environment error: %s", attempt.id, error)
         outcome, score = Outcome.ENV_ERROR, None
@@ -97,7 +104,7 @@ def as_number(value: object) -> float | None:
         number = math.nan if isinstance(value, str) else float(value)  # type: ignore[arg-type]
     except (TypeError, ValueError, OverflowError):
         return None
-    return number if math.isfinite(number) else None
+    return number if abs(number) < 1e100 else None  # not so NaN
 
 
 class _Episode:
@@ -171,6 +178,9 @@ class _Episode:
         except EnvError as error:
             _log.warning("%s: environment error in %r: %s", self.attempt.id, parsed.action, error)
             return replace(step, action=parsed.action, ignored=parsed.ignored), Outcome.ENV_ERROR
+        except Ruined as error:
+            _log.info("%s: %s", self.attempt.id, error)
+            return replace(step, action=parsed.action, ignored=parsed.ignored), Outcome.RUINED
         step = replace(step, action=parsed.action, ignored=parsed.ignored, env_s=time.perf_counter() - began)
         if outcome := ENDINGS.get(type(parsed.action)):
             return step, outcome

@@ -97,10 +97,10 @@ def parse(text: str, to_screen: ToScreen) -> Parsed:
         raise ParseError("the reply has no 'Action:'")
     call = _CALL.match(text, _end(_BEFORE_CALL, text, header.end()))
     if call is None:
-        raise ParseError(f"no call such as click(…) after 'Action:' but {_short(text, header.end())}")
+        raise ParseError(f"no call such as click(…) after 'Action:' but {short(text, header.end())}")
     name = call[1]
     if name not in _SIGNATURES:
-        raise ParseError(f"unknown action {_short(name)}")
+        raise ParseError(f"unknown action {short(name)}")
     arguments, end = _arguments(name, text, call.end())
     thought = text[: header.start()]
     return Parsed(
@@ -156,10 +156,10 @@ def _arguments(call: str, text: str, start: int) -> tuple[dict[str, str], int]:
     while not text.startswith(")", position):
         argument = _ARGUMENT.match(text, position)
         if argument is None:
-            raise ParseError(f"{call}: expected name='value' but got {_short(text, position)}")
+            raise ParseError(f"{call}: expected name='value' but got {short(text, position)}")
         name = _NEWER_NAMES.get(argument[1], argument[1])
         if name not in required and name not in optional:
-            raise ParseError(f"{call}: unknown argument {_short(name)}")
+            raise ParseError(f"{call}: unknown argument {short(name)}")
         if name in found:
             raise ParseError(f"{call}: {name} is given twice")
         found[name], position = _quoted(text, argument.end(), argument[2])
@@ -167,7 +167,7 @@ def _arguments(call: str, text: str, start: int) -> tuple[dict[str, str], int]:
         if text.startswith(",", position):
             position = _end(_SPACE, text, position + 1)
         elif not text.startswith(")", position):
-            raise ParseError(f"{call}: expected ',' or ')' but got {_short(text, position)}")
+            raise ParseError(f"{call}: expected ',' or ')' but got {short(text, position)}")
     for name in required:
         if name not in found:
             raise ParseError(f"{call}: {name} is missing")
@@ -179,7 +179,7 @@ def _quoted(text: str, start: int, quote: str) -> tuple[str, int]:
     for match in _ESCAPE_OR_CLOSE[quote].finditer(text, start):
         if match[0] == quote:
             return _ESCAPE.sub(lambda escape: _UNESCAPED[escape[1]], text[start : match.start()]), match.end()
-    raise ParseError(f"the quoted text {_short(text, start)} does not end")
+    raise ParseError(f"the quoted text {short(text, start)} does not end")
 
 
 def _quote(text: str) -> str:
@@ -200,14 +200,14 @@ def _action(name: str, arguments: dict[str, str], to_screen: ToScreen) -> Action
         case "scroll":
             direction = _DIRECTIONS.get(arguments["direction"].strip().lower())
             if direction is None:
-                raise ParseError(f"scroll: {_short(arguments['direction'])} is not a direction")
+                raise ParseError(f"scroll: {short(arguments['direction'])} is not a direction")
             return Scroll(*_point(arguments["start_box"], to_screen), direction)
         case "hotkey" | "press":
-            return Hotkey(_keys(arguments["key"]))
+            return Hotkey(keys_of(arguments["key"]))
         case "keydown":
-            return Hotkey(_keys(arguments["key"]), phase="down")
+            return Hotkey(keys_of(arguments["key"]), phase="down")
         case "keyup":
-            return Hotkey(_keys(arguments["key"]), phase="up")
+            return Hotkey(keys_of(arguments["key"]), phase="up")
         case "type":
             return Type(content)
         case "finished":
@@ -228,7 +228,7 @@ def _point(value: str, to_screen: ToScreen) -> tuple[int, int]:
             inner = inner[len(opening) : -len(closing)].strip()
     match = _POINT.fullmatch(inner)
     if match is None:
-        raise ParseError(f"{_short(value)} is not a point")
+        raise ParseError(f"{short(value)} is not a point")
     x, y, other_x, other_y = (None if number is None else float(number) for number in match.groups())
     assert x is not None and y is not None
     if other_x is not None and other_y is not None:
@@ -236,13 +236,15 @@ def _point(value: str, to_screen: ToScreen) -> tuple[int, int]:
     return to_screen(x, y)
 
 
-def _keys(value: str) -> tuple[str, ...]:
+def keys_of(value: str) -> tuple[str, ...]:
     """Key names from `ctrl c`, `ctrl+c` or `ctrl-c`. A plus or minus is itself a key where no two keys are joined."""
     if value in _WHITESPACE_KEYS:
         return (_WHITESPACE_KEYS[value],)
     if len(value) > _LONGEST_KEYS:
-        raise ParseError(f"{_short(value)} is not a key")
+        raise ParseError(f"{short(value)} is not a key")
     parts = _KEY_OR_SIGN.findall(_TWO_WORD_KEY.sub(r"\1\2", value.lower()))
+    if not all(map(str.isprintable, parts)):  # no keyboard has it, and a terminal may obey it
+        raise ParseError(f"{short(value)} is not a key")
     keys: list[str] = []
     joined = True  # whether the next part is a key for sure: nothing stands before it, or a joining sign does
     for place, part in enumerate(parts):
@@ -262,7 +264,7 @@ def _join_keys(keys: tuple[str, ...]) -> str:
     inside = [spelled.get(key, key) for key in keys[1:-1]]
     text = " ".join([keys[0], *inside, *keys[1:][-1:]])
     try:
-        read = _keys(text)
+        read = keys_of(text)
     except ParseError:
         read = ()
     if read != keys:
@@ -276,7 +278,7 @@ def _end(pattern: re.Pattern[str], text: str, start: int = 0) -> int:
     return start if match is None else match.end()
 
 
-def _short(text: str, start: int = 0) -> str:
+def short(text: str, start: int = 0) -> str:
     """A few characters for a reason, on one line however long or strange the text is."""
     piece = text[start : start + 41].strip()
     return repr(piece if len(piece) <= 40 else piece[:40] + "…")

@@ -47,10 +47,18 @@ class Store(Protocol):
 
 
 def well_formed(penalty: float = -1.0) -> Reward:
-    """The score, and a penalty where the last reply was no action."""
+    """The score, and a penalty where the last reply was no action, whatever else ended the episode."""
     return lambda task, trajectory: (
-        (trajectory.score or 0.0) + penalty * (trajectory.outcome in (Outcome.UNPARSABLE, Outcome.CUT_OFF))
+        (trajectory.score or 0.0) + penalty * any(step.parse_error is not None for step in trajectory.steps[-1:])
     )
+
+
+def rewarded(reward: Reward, task: Task, trajectory: Trajectory) -> Trajectory:
+    """The same with the reward that the function gives. ConfigError where that is no number."""
+    given = reward(task, dataclasses.replace(trajectory, reward=trajectory.score))
+    if (number := as_number(given)) is None:
+        raise ConfigError(f"reward: gave {given!r:.60} for {trajectory.id}: it must give a finite number")
+    return dataclasses.replace(trajectory, reward=number)
 
 
 STANDARD = well_formed()
@@ -110,10 +118,7 @@ class Player:
         if trajectory.outcome is Outcome.CANCELLED:
             raise asyncio.CancelledError  # not stored: it is played again when the run is resumed
         if trajectory.score is not None:
-            given = reward(attempt.task, trajectory)
-            if (number := as_number(given)) is None:
-                raise ConfigError(f"reward: gave {given!r:.60} for {attempt.id}: it must give a finite number")
-            trajectory = dataclasses.replace(trajectory, reward=number)
+            trajectory = rewarded(reward, attempt.task, trajectory)
         self.store.add(trajectory)
         return next(self.store.summaries(id=attempt.id))
 

@@ -46,9 +46,11 @@ def bench_train(
     size: SizeOption = "448x280",
     episodes: Annotated[int, typer.Option(help="Episodes that are sampled at the same time.")] = 16,
     turns: Annotated[int, typer.Option(help="Turns of each episode.")] = 5,
-    tokens: Annotated[int, typer.Option(help="Sampled tokens of each turn.")] = 32,
+    tokens: Annotated[int | None, typer.Option(help="Sampled tokens of each turn: 32; random-7b: 120.")] = None,
     seed: Annotated[int, typer.Option(help="Of the weights, the screenshots and the draws.")] = 0,
-    peer: Annotated[bool, typer.Option("--peer", help="Also time transformers' own generate.")] = False,
+    peer: Annotated[
+        bool | None, typer.Option("--peer/--no-peer", help="Also time transformers' own: no; random-7b: yes, and vLLM.")
+    ] = None,
     trl: Annotated[bool, typer.Option(help="Also time TRL's trainer, where it is installed: minutes.")] = True,
     as_json: JsonOption = False,
 ) -> None:
@@ -58,19 +60,57 @@ def bench_train(
     Examples:
       arpo bench train
       arpo bench train --no-trl --json
-      arpo bench train --only sample --model random-7b --size 1920x1080 --peer --json
+      arpo bench train --model random-7b --size 1920x1080 --json
     """
     if only not in (None, "sample"):
         raise ConfigError(f"only={only}: the parts are: sample")
-    from arpo.bench import learn, sample
-    from arpo.config import parse_size
+    from arpo.bench import large, learn, sample
+    from arpo.config import at_least, parse_size
 
-    pixels = parse_size(size)
-    numbers = sample.bench_sample(model, pixels, episodes, turns, tokens, seed, peer)
+    pixels, whole = parse_size(size), model in sample.RANDOM and only is None
+    at_least(1, episodes=episodes, turns=turns)
+    at_least(0, seed=seed)
+    if tokens is None:
+        tokens = 120 if model in sample.RANDOM else 32
+    if whole:
+        at_least(2, tokens=tokens)
+        numbers = large.bench_large(model, pixels, episodes, turns, tokens, seed, peer is not False)
+        return show(numbers, as_json, large.print_table)
+    numbers = sample.bench_sample(model, pixels, episodes, turns, tokens, seed, peer is True)
     if only is None:
         # Of sampling it is the later figure that counts: taken beside all others, and a median.
         numbers |= learn.bench_learn(model, pixels, episodes, turns, tokens, seed, trl)
     show(numbers, as_json, (sample if only else learn).print_table)
+
+
+@app.command("rollouts")
+def bench_rollouts(
+    envs: Annotated[str, typer.Option(help="Numbers of environments, each a multiple of 8.")] = "8,32,128,256,512,1024",
+    lag: Annotated[int, typer.Option(help="train.lag of the decoupled way.")] = 3,
+    stragglers: Annotated[int, typer.Option(help="Its train.stragglers.")] = 0,
+    gpus: Annotated[int | None, typer.Option(help="For all of them: 16, or one for 8 environments if more.")] = None,
+    seed: Annotated[int, typer.Option(help="Of all latencies.")] = 0,
+    plot: Annotated[Path | None, typer.Option(help="A picture to write: utilisation by environments.")] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Simulate many slow computers: how busy they are in lock-step, and when nothing waits.
+
+    Machines and engine have the latencies of real ones on a clock that jumps; pool, player and rollouts are the
+    project's own. Hours take minutes.
+
+    \b
+    Examples:
+      arpo bench rollouts
+      arpo bench rollouts --envs 256 --gpus 16 --lag 4 --json
+    """
+    from arpo.bench import rollouts as bench
+
+    if any(not n.isdecimal() for n in envs.split(",")):
+        raise ConfigError(f"envs={envs}: must be numbers with commas between them, as in 8,256")
+    numbers = bench.bench_rollouts([int(n) for n in envs.split(",")], lag, stragglers, gpus, seed)
+    if plot is not None:
+        bench.plot(numbers, plot)
+    show(numbers, as_json, bench.print_table)
 
 
 def compare(
@@ -89,6 +129,7 @@ def compare(
     \b
     Examples:
       arpo compare pocket-compare --out runs/compare
+      arpo compare pocket-fixed --out runs/fixed             a task always begins with the same screen
       arpo compare pocket-compare --algorithms grpo,dapo --seeds 3 --jobs 2 --out runs/compare
       arpo compare --algorithms arpo+,arpo+:replay_spares=false train.env_steps=9000 --out runs/ablation
     """

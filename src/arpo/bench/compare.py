@@ -20,6 +20,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,19 +30,23 @@ from rich.console import Console
 from rich.progress import Progress
 
 from arpo.algorithms.base import METHODS
-from arpo.bench.compare_table import BASE, as_table, compared, curve
+from arpo.bench.compare_table import BASE, as_table, compared, curve, in_points
 from arpo.config import METHOD, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
+from arpo.evaluation.run import of_episodes
+from arpo.files import read_bytes, refuse_links
 from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.progress import progress_bar
-from arpo.runs.settings import LENGTH, go_on, same_settings
+from arpo.runs.settings import LENGTH, from_anywhere, go_on, outside, same_settings
 from arpo.runs.store import Run, folder_name
+from arpo.seeds import EVALUATION
 from arpo.tasks.kept import Tasks, same_tasks
-from arpo.tasks.load import judged_tasks
+from arpo.tasks.load import FRESH, judged_tasks
 
-ARPO = (sys.executable, "-m", "arpo.cli")
+ARPO = (sys.executable, "-P", "-m", "arpo.cli")  # -P: else modules in the working directory would be run
 SET_PDEATHSIG = 1  # of prctl
+TAIL = 2**16  # bytes of an output in which its last line is
 
 
 def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str, Config]:
@@ -75,6 +80,7 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
 
         find_device(one.agent.device)  # one that is not there is said before a run is begun with it
     comparison = Comparison(methods, range(one.seed, one.seed + seeds), out, judged_tasks(one))
+    refuse_links(out, write=True)
     comparison.run_all(jobs)
     results = {"command": command, **comparison.results()}
     text = json.dumps(results, indent=1)
@@ -85,7 +91,8 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
         out / "curves.png",
         series,
         "environment steps",
-        "success while learning: the mean of the seeds and its 95 % interval",
+        "success while learning: the mean of the seeds and its 95 % interval"
+        f" ({of_episodes(*(sum(counts) for counts in zip(*comparison.learned(), strict=True)))})",
         share=True,
     )
     table = as_table(results)
@@ -135,8 +142,9 @@ class Comparison:
         try:
             while missing or running:
                 while missing and len(running) < jobs:
+                    config = self.config(*missing[0])
                     folder = self._begin(*missing.pop(0))
-                    running[folder] = _start(folder, jobs)
+                    running[folder] = _start(folder, jobs, outside(from_anywhere(config)))
                 time.sleep(0.5)
                 for folder in [folder for folder, process in running.items() if process.poll() is not None]:
                     status = running.pop(folder).returncode
@@ -165,37 +173,62 @@ class Comparison:
             go_on(run, config)
         return folder
 
+    def learned(self) -> list[tuple[int, int]]:
+        """Of each run the episodes that it learned from: all, and those without a score."""
+        counts = []
+        for method, seed in itertools.product(self.methods, self.seeds):
+            with Run.read(self.folder(method, seed)) as run:
+                scored = [episode.score is not None for episode in run.summaries(source="rollout")]
+            counts.append((len(scored), scored.count(False)))
+        return counts
+
     def results(self) -> dict[str, Any]:
         """All numbers, from what the runs stored."""
         done = {
             method: [Finished.read(self.folder(method, seed)) for seed in self.seeds]
             for method in (BASE, *self.methods)
         }
+        if never := [run.folder for method in self.methods for run in done[method] if not run.metrics]:
+            raise ConfigError(f"{never[0]}: has made no update; remove its summary.json, and the run goes on")
         if len({run.model for runs in done.values() for run in runs}) > 1:
             raise ConfigError(f"{self.out}: its runs began with different models; choose another folder")
         first = next(iter(self.methods.values()))
         ids = {split: [task.id for task in tasks] for split, tasks in self.tasks.items()}
-        if len(ids) > 1:
+        if len(ids.keys() - {FRESH}) > 1:
             ids["all"] = list(dict.fromkeys(itertools.chain(*ids.values())))
-        rates = {method: [run.rates for run in runs] for method, runs in done.items()}
+        rates = {method: [self._rates(run) for run in runs] for method, runs in done.items()}
+        fresh = {method: [run.rates for run in runs] for method, runs in done.items()}
         budget = first.train.env_steps
         assert budget is not None
         runs = {
-            run.folder.name: {"method": method, "seed": seed, "updates": len(run.metrics), **run.summary}
+            run.folder.name: {**run.summary, "method": method, "seed": seed, "updates": len(run.metrics)}
             for method in self.methods
             for seed, run in zip(self.seeds, done[method], strict=True)
         }
+        splits = {split: compared(rates if split in ("train", "all") else fresh, names) for split, names in ids.items()}
         return {
             "budget": budget,
             "seeds": list(self.seeds),
-            "splits": {split: compared(rates, names) for split, names in ids.items()},
+            **in_points(splits, list(self.methods)),
+            "splits": splits,
+            "counts": {method: [sum(run.counts[i] for run in runs) for i in range(2)] for method, runs in done.items()},
             "curves": {method: curve([run.metrics for run in done[method]], budget) for method in self.methods},
             "runs": runs,
-            "rates": {
-                task: {method: [run.get(task) for run in of_seeds] for method, of_seeds in rates.items()}
-                for task in dict.fromkeys(itertools.chain(*ids.values()))
-            },
+            "rates": _by_task(rates, dict.fromkeys(itertools.chain(*ids.values()))),
+            **({"fresh_rates": _by_task(fresh, ids[FRESH])} if FRESH in ids else {}),
         }
+
+    def _rates(self, run: Finished) -> dict[str, float]:
+        """Of each task its success: where it was trained, if its starts are fixed, else on fresh ones."""
+        if FRESH not in self.tasks:
+            return run.rates
+        trained = {task.id for task in self.tasks["train"]}
+        return {task: rate for task, rate in run.rates.items() if task not in trained} | run.fixed_rates
+
+
+def _by_task(rates: dict[str, list[dict[str, float]]], tasks: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Of each task the success of each method, seed by seed; None where a run has no score of it."""
+    return {task: {method: [run.get(task) for run in runs] for method, runs in rates.items()} for task in tasks}
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,38 +239,47 @@ class Finished:
     model: str | None  # that it began with
     summary: dict[str, Any]
     metrics: list[dict[str, Any]]  # of each update
-    rates: dict[str, float]  # of the trained agent on each task, over the trials that have a score
+    rates: dict[str, float]  # of the trained agent on each task, over the trials on fresh starts that have a score
+    fixed_rates: dict[str, float]  # the same on fixed starts
+    counts: tuple[int, int]  # of these trials: all, and those without a score
 
     @classmethod
     def read(cls, folder: Path) -> Finished:
         with Run.read(folder) as run:
             metrics = list(run.metrics())
             summary = _summary(folder / "summary.json")
-            if not metrics and summary.get("best_checkpoint"):
-                raise ConfigError(f"{folder}: its metrics.jsonl is lost; remove summary.json, and the run goes on")
             made = metrics[-1]["update"] + 1 if metrics else 0
-            scores: dict[str, list[float]] = {}
+            fresh: dict[str, list[float]] = {}
+            fixed: dict[str, list[float]] = {}
+            last: dict[str, float | None] = {}  # of each trial: another attempt comes later, and counts instead
             for trial in run.summaries(source="evaluation", update=made):
+                last[trial.id.rpartition("-")[0]] = trial.score
                 if trial.score is not None:
+                    scores = fixed if trial.env_seed < EVALUATION else fresh
                     scores.setdefault(trial.task_id, []).append(trial.score)
-            rates = {task: float(np.mean(values)) for task, values in sorted(scores.items())}
-            return cls(folder, run.fact("model"), summary, metrics, rates)
+            counts = len(last), sum(score is None for score in last.values())
+            return cls(folder, run.fact("model"), summary, metrics, _means(fresh), _means(fixed), counts)
+
+
+def _means(scores: dict[str, list[float]]) -> dict[str, float]:
+    return {task: float(np.mean(values)) for task, values in sorted(scores.items())}
 
 
 def _summary(file: Path) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        if isinstance(summary := json.loads(file.read_text(encoding="utf-8")), dict):
+    with contextlib.suppress(ValueError, RecursionError):
+        summary = json.loads(read_bytes(file, 2**20))
+        if isinstance(summary, dict) and isinstance(steps := summary.get("env_steps"), int) and 0 <= steps < 1e12:
             return summary
     raise ConfigError(f"{file}: cannot be read; remove it, and the same command makes it anew")
 
 
-def _start(folder: Path, jobs: int) -> subprocess.Popen[bytes]:
+def _start(folder: Path, jobs: int, words: list[str]) -> subprocess.Popen[bytes]:
     environment = {"OMP_NUM_THREADS": str(max(1, cores() // jobs))} | os.environ  # what the user set is what is meant
     # Loaded here: after the fork as little as possible is done.
     prctl = ctypes.CDLL(None).prctl if sys.platform == "linux" else None
     with (folder / "output.txt").open("ab") as output:
         return subprocess.Popen(
-            [*ARPO, "train", "--resume", str(folder)],
+            [*ARPO, "train", "--resume", str(folder), *words],
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=subprocess.STDOUT,
@@ -251,7 +293,9 @@ def _why(folder: Path, status: int) -> str:
     """Why a run ended with this status, in one line."""
     if status < 0:
         return f"was killed by signal {-status}; the same command goes on"
-    said = (folder / "output.txt").read_text(errors="replace").strip().splitlines()
+    with (folder / "output.txt").open("rb") as output:
+        output.seek(-min(output.seek(0, os.SEEK_END), TAIL), os.SEEK_END)
+        said = output.read().decode(errors="replace").strip().splitlines()
     return f"{said[-1].removeprefix('error: ') if said else status} (all of it in {folder / 'output.txt'})"
 
 

@@ -1,6 +1,7 @@
 """What a comparison of methods says: success and differences in each split, curves over the budget, a table.
 
 results["splits"]["train"] = compared({"base": […], "grpo": […]}, ["press-1", …])
+results |= in_points(results["splits"], ["grpo", "arpo"])       # results["differences"]["arpo"]["train"]["low"]
 results["curves"]["grpo"] = curve([metrics of seed 0, …], budget)
 print(as_table(results))
 """
@@ -14,7 +15,9 @@ from numpy.typing import NDArray
 
 from arpo.errors import ArpoError
 from arpo.evaluation.compare import Estimate, Rates, difference, estimate
+from arpo.evaluation.run import doubt
 from arpo.evaluation.statistics import student
+from arpo.tasks.load import FRESH
 
 BASE = "base"  # stands where a method would, for the agent that all begin with
 ITSELF = Estimate(0.0, (0.0, 0.0))  # how far a method is from itself: no estimate
@@ -43,6 +46,22 @@ def compared(rates: dict[str, list[dict[str, float]]], names: Sequence[str]) -> 
             "gained": gained,
         }
     return results
+
+
+def in_points(splits: dict[str, Any], methods: Sequence[str]) -> dict[str, Any]:
+    """Success, also the base's, and differences to the first method: by method and split, in points from 0 to 100."""
+
+    def points(estimate: dict[str, Any]) -> dict[str, float]:
+        mean, (low, high) = estimate["mean"], estimate["ci95"]
+        return {"mean": 100 * mean, "low": 100 * low, "high": 100 * high}
+
+    def of(method: str, what: str) -> dict[str, Any]:
+        return {split: points(numbers[method][what]) for split, numbers in splits.items()}
+
+    return {
+        "success": {method: of(method, "success") for method in (BASE, *methods)},
+        "differences": {method: of(method, "over_first") for method in methods[1:]},
+    }
 
 
 def changed(base: Rates, trained: Rates) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
@@ -115,6 +134,12 @@ def as_table(results: dict[str, Any]) -> str:
         "",
         f"Budget: {budget:,} environment steps a run, and the update begun is finished. Used on average: {used}.",
     ]
+    if FRESH in results["splits"]:
+        told = "train: on the fixed starts that were trained; fresh: the same tasks on starts that training never shows"
+        lines += ["", f"{told}, so it tells what was learned by heart; all: each task once, the trained as in train."]
+    told = ", ".join(f"{method} {unscored} of {total}" for method, (total, unscored) in results["counts"].items())
+    lines += ["", f"Episodes without a score, which are in no rate: {told}."]
+    lines += [f"{method}: {said}." for method, counts in results["counts"].items() if (said := doubt(*counts))]
     if early := [name for name, run in runs.items() if run["env_steps"] < budget]:
         lines += ["", f"Ended at `train.updates` before the budget was spent: {', '.join(early)}."]
     if left_out := sorted({name for numbers in results["splits"].values() for name in numbers["left_out"]}):

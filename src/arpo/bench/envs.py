@@ -23,7 +23,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import Any, TypeVar
 
 import numpy as np
 from rich.console import Console
@@ -33,7 +33,7 @@ from rich.table import Table
 from arpo.agent.actions import Action
 from arpo.agent.random_actions import random_action
 from arpo.config import at_least
-from arpo.envs.base import Env, catalog, make, make_expert
+from arpo.envs.base import Drawn, catalog, make, make_expert
 from arpo.errors import ConfigError
 from arpo.images import Pixels, observe
 from arpo.machine import peak_rss_mb
@@ -46,17 +46,6 @@ MOST_ENVS = 1024  # more would only fill the memory
 MORE_ENVS = 64  # made to see what each further one costs in memory: so many that their sum stands out of the noise
 PARTS = 20  # of the timed steps, for the progress bar
 COPIES = 200  # of a screen, for the floor
-
-
-@runtime_checkable
-class Drawn(Env, Protocol):
-    """An environment that sets up, acts and draws in separate calls, so that each can be timed."""
-
-    def load(self, task: Task, seed: int) -> None: ...
-
-    def perform(self, action: Action) -> None: ...
-
-    def pixels(self) -> Pixels: ...
 
 
 @dataclass(slots=True)

@@ -40,7 +40,6 @@ from arpo.bench.sample import Episode, Work
 from arpo.config import load_config
 from arpo.errors import ConfigError
 from arpo.model.checkpoint import load_checkpoint
-from arpo.model.images import image_grid
 from arpo.model.layout import lay_out
 from arpo.training.base import Batch
 from arpo.training.learner import LocalLearner
@@ -73,8 +72,6 @@ def bench_learn(
     model: str, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int, trl: bool
 ) -> dict[str, Any]:
     """The numbers, under the names that `--json` prints."""
-    if model == sample.RANDOM_7B:
-        raise ConfigError(f"model={model}: only its sampling can be timed: --only sample")
     if episodes < 2:
         raise ConfigError(f"episodes={episodes}: must be at least 2, since learning compares them")
     trl = trl and importlib.util.find_spec("trl") is not None
@@ -195,26 +192,33 @@ class Bench:
         screens = {screen.hash: screen for episode in played for screen in episode.screens}
         n = len(samples) // steps
         self.learner.update([Batch(tuple(samples[i : i + n]), n) for i in range(0, len(samples), n)], screens)
-        place = self.learner.publish(self.folder / "weights")
-        asyncio.run(self.work.engine.load(self.learner.version, place))
+        weights = self.learner.publish(self.folder / "weights")
+        asyncio.run(self.work.engine.load(self.learner.version, weights))
 
     def _samples(self, played: list[Episode]) -> list[Sample]:
-        return [self._sample(episode, 1.0 if i % 2 else -1.0) for i, episode in enumerate(played)]
+        samples = [
+            to_sample(self.work, episode, 1.0 if i % 2 else -1.0, self.learner.version)
+            for i, episode in enumerate(played)
+        ]
+        grids = [self.work.engine.checkpoint.model.sight.grid(*self.work.size)] * self.turns
+        longest = max(samples, key=lambda one: len(one.ids))
+        self.length = len(lay_out(longest.ids, grids[: len(longest.images)], self.work.dialect.image_pad).ids)
+        return samples
 
-    def _sample(self, episode: Episode, advantage: float) -> Sample:
-        segments, pad = episode.conversation.segments, self.work.dialect.image_pad
-        flat = flatten(segments, episode.replies, range(len(segments)), pad)
-        grids = [image_grid(screen.width, screen.height) for screen in episode.screens]
-        self.length = max(self.length, len(lay_out(flat.ids, grids, pad).ids))
-        return Sample(
-            trajectory_id=episode.name,
-            ids=flat.ids,
-            images=flat.images,
-            sampled=_without_ends(flat.sampled, self.work.sampling.max_tokens),
-            logprobs=tuple(episode.logprobs),
-            advantages=(advantage,) * len(episode.logprobs),
-            version=self.learner.version,
-        )
+
+def to_sample(work: Work, episode: Episode, advantage: float, version: int = 0) -> Sample:
+    """A played episode as it is learned."""
+    segments = episode.conversation.segments
+    flat = flatten(segments, episode.replies, range(len(segments)), work.dialect.image_pad)
+    return Sample(
+        trajectory_id=episode.name,
+        ids=flat.ids,
+        images=flat.images,
+        sampled=_without_ends(flat.sampled, work.sampling.max_tokens),
+        logprobs=tuple(episode.logprobs),
+        advantages=(advantage,) * len(episode.logprobs),
+        version=version,
+    )
 
 
 def _without_ends(sampled: Sequence[bool], tokens: int) -> tuple[bool, ...]:

@@ -23,18 +23,18 @@ from arpo.agent.dialects.uitars import PROMPT, UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
 from arpo.config import EvalConfig
-from arpo.engines.base import Engine, Prompt, Sampling
+from arpo.engines.base import Engine, Prompt, Sampling, Weights
 from arpo.engines.local import LocalEngine
 from arpo.engines.local import engine as local_engine
+from arpo.engines.local.cache import Rows
 from arpo.engines.scripted import scripted
 from arpo.envs.base import Lease, make
 from arpo.envs.pool import LocalPool
 from arpo.evaluation.run import evaluate
 from arpo.model.checkpoint import Checkpoint
-from arpo.model.images import image_tokens
 from arpo.model.qwen import QwenVL, TextModel
 from arpo.model.vision import Tower
-from arpo.resize import FACTOR
+from arpo.resize import QWEN2_5
 from arpo.runs.store import Run
 from arpo.teaching.tiny import make_config, make_tokenizer, new_model
 from arpo.types import Completion, Task
@@ -57,8 +57,8 @@ class _Shown:
     async def release(self, session: str) -> None:
         await self._local.release(session)
 
-    async def load(self, version: int, place: Path) -> None:
-        await self._expert.load(version, place)
+    async def load(self, version: int, weights: Weights) -> None:
+        await self._expert.load(version, weights)
 
 
 def loop_ms_a_step(env: str, size: tuple[int, int], tasks: list[Task], seed: int) -> float:
@@ -68,7 +68,7 @@ def loop_ms_a_step(env: str, size: tuple[int, int], tasks: list[Task], seed: int
     checkpoint = Checkpoint("tiny", model, TokenizerVocabulary(tokenizer))
     dialect = UITars(checkpoint.vocabulary)
     expert = scripted("expert", dialect, checkpoint.vocabulary)
-    longest = (1 + max(task.max_steps for task in tasks)) * (image_tokens(*size) + 1024)
+    longest = (1 + max(task.max_steps for task in tasks)) * (QWEN2_5.tokens(*size) + 1024)
 
     def shown(task: Task, lease: Lease) -> Agent:
         return Agent(_Shown(expert(task, lease), engine), dialect, Sampling())
@@ -89,11 +89,26 @@ def loop_ms_a_step(env: str, size: tuple[int, int], tasks: list[Task], seed: int
     return taken
 
 
-class _NoCache:
+class _NoCache(Rows):
     """In place of the keys and values."""
 
-    def __init__(self, *given: Any, **named: Any) -> None:
-        self.reserve = self.copy = self.extend = self.step = lambda *given, **named: None
+    def __init__(self, *given: Any) -> None:
+        pass
+
+    def room(self, *given: Any) -> bool:
+        return True
+
+    def drop(self, *given: Any) -> None:
+        pass
+
+    def row(self, *given: Any) -> int:
+        return 0
+
+    def extend(self, *given: Any) -> Any:
+        pass
+
+    def step(self, *given: Any) -> Any:
+        pass
 
 
 @contextlib.contextmanager
@@ -102,7 +117,7 @@ def _without_the_model() -> Iterator[None]:
 
     def encode(tower: Tower, images: Tensor) -> Tensor:
         batch, height, width, _ = images.shape
-        return torch.zeros(batch, height * width // FACTOR**2, 1)
+        return torch.zeros(batch, height * width // QWEN2_5.factor**2, 1)
 
     def run_layers(text: TextModel, ids: Tensor, *others: Any, wanted: Tensor | None = None, **named: Any) -> Tensor:
         return torch.zeros(len(ids if wanted is None else wanted), 1)
@@ -115,7 +130,7 @@ def _without_the_model() -> Iterator[None]:
             (Tower, "forward", encode),
             (TextModel, "forward", run_layers),
             (QwenVL, "scores", scores),
-            (local_engine, "Cache", _NoCache),
+            (local_engine, "Rows", _NoCache),
         ):
             replaced.enter_context(patch.object(owner, name, instead))
         yield

@@ -30,7 +30,7 @@ from trl.trainer.grpo_config import GRPOConfig
 from trl.trainer.grpo_trainer import GRPOTrainer
 from trl.trainer.utils import RepeatSampler
 
-from arpo.agent.dialects.uitars import SYSTEM
+from arpo.agent.dialects.chat import SYSTEM
 from arpo.bench.sample import Episode, Work, plain_model
 from arpo.config import TrainConfig
 from arpo.images import decode
@@ -83,7 +83,7 @@ class Peer:
             optim="adamw_torch",
             weight_decay=train.weight_decay,
             max_grad_norm=train.grad_clip,
-            gradient_checkpointing=train.checkpointing,
+            gradient_checkpointing=bool(train.checkpointing),
             bf16=False,  # the weights are of the type they are, as in ours
             use_cpu=not torch.cuda.is_available(),
             dataloader_pin_memory=False,

@@ -19,12 +19,16 @@ import asyncio
 import inspect
 import statistics
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import numpy as np
+import tokenizers
 import torch
-from transformers import Qwen2_5_VLForConditionalGeneration
+import transformers
+from torch import Tensor
 
 from arpo.agent.dialects.base import Conversation, flatten
 from arpo.agent.dialects.uitars import PROMPT, UITars
@@ -32,16 +36,38 @@ from arpo.bench.envs import print_rows
 from arpo.config import at_least
 from arpo.engines.base import Prompt, Sampling
 from arpo.engines.local import LocalEngine
+from arpo.errors import ConfigError
 from arpo.images import decode, observe
+from arpo.machine import free_memory
 from arpo.model.checkpoint import Checkpoint, find_device, load_checkpoint, own_prompt
-from arpo.model.images import image_grid, image_tokens, patches, resized
+from arpo.model.images import patches, resized
 from arpo.model.layout import lay_out
 from arpo.model.qwen import QwenVL
+from arpo.resize import Sight
 from arpo.teaching.tiny import make_config, make_tokenizer
 from arpo.types import Observation
 from arpo.vocabulary import TokenizerVocabulary
 
-RANDOM_7B = "random-7b"
+RANDOM: dict[str, Any] = {  # by name: sizes of UI-TARS-1.5-7B, and one on which the same work can be tried anywhere
+    "random-7b": {
+        "vision": {"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16},
+        "whole": [7, 15, 23, 31],
+        "text": {
+            "vocab_size": 152064,
+            "hidden_size": 3584,
+            "intermediate_size": 18944,
+            "num_hidden_layers": 28,
+            "num_attention_heads": 28,
+            "num_key_value_heads": 4,
+            "max_position_embeddings": 128000,
+        },
+    },
+    "random-tiny": {
+        "vision": {"depth": 2, "hidden_size": 64, "intermediate_size": 92, "num_heads": 2},
+        "whole": [1],
+        "text": {"hidden_size": 128, "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 3},
+    },
+}
 CORE_TURNS = 6  # of the episodes whose processor time is taken
 LATE, EARLY = 10, 2  # the turns that are compared, counted from 1
 REPEATS = 3
@@ -122,10 +148,13 @@ class Work:
 
     def __init__(self, model: str, size: tuple[int, int], episodes: int, turns: int, tokens: int, seed: int) -> None:
         """With an engine for so many episodes at once, of up to so many turns."""
-        checkpoint = _random_7b(seed) if model == RANDOM_7B else load_checkpoint(model)
-        longest = turns * (image_tokens(*size) + tokens + 64) + 1024
+        if model in RANDOM:
+            checkpoint = Checkpoint(model, random_model(model, seed), TokenizerVocabulary(random_tokenizer()))
+        else:
+            checkpoint = load_checkpoint(model)
+        longest = turns * (checkpoint.model.sight.tokens(*size) + tokens + 64) + 1024
         self.engine = LocalEngine(checkpoint, max_context=longest, slots=episodes)
-        self.dialect = UITars(checkpoint.vocabulary, prompt_file=None if model == RANDOM_7B else own_prompt(model))
+        self.dialect = UITars(checkpoint.vocabulary, prompt_file=None if model in RANDOM else own_prompt(model))
         self.size = size
         self.sampling = Sampling(temperature=1.0, max_tokens=tokens)
         self.random = np.random.default_rng(seed)
@@ -163,38 +192,35 @@ class Work:
         return observe(blocks.repeat(20, 0).repeat(40, 1)[:height, :width].copy())
 
 
-def _random_7b(seed: int) -> Checkpoint:
-    """The sizes of UI-TARS-1.5-7B; the tokenizer is a small one, since only its ids matter."""
-    tokenizer = make_tokenizer(CORPUS)
-    config: Any = make_config(
-        tokenizer,
-        vision={"depth": 32, "hidden_size": 1280, "intermediate_size": 3420, "num_heads": 16},
-        text={
-            "vocab_size": 152064,
-            "hidden_size": 3584,
-            "intermediate_size": 18944,
-            "num_hidden_layers": 28,
-            "num_attention_heads": 28,
-            "num_key_value_heads": 4,
-            "max_position_embeddings": 128000,
-        },
-    )
-    config.vision_config.fullatt_block_indexes = [7, 15, 23, 31]
+@cache
+def random_tokenizer() -> tokenizers.Tokenizer:
+    """A small one: only its ids matter."""
+    return make_tokenizer(CORPUS)
+
+
+def random_model(name: str, seed: int, fill: bool = True) -> QwenVL:
+    """A model of RANDOM with random weights, or whatever lies in memory, made where it will be: it is not carried."""
+    shape = RANDOM[name]
+    config: Any = make_config(random_tokenizer(), vision=shape["vision"], text=shape["text"])
+    config.vision_config.fullatt_block_indexes = shape["whole"]
     config.tie_word_embeddings = config.text_config.tie_word_embeddings = False
     device = find_device()
     with torch.device("meta"):
         model = QwenVL(config).eval().requires_grad_(False)
-    # Made where it will be: 15 GB are not carried over.
-    model = model.to(torch.bfloat16 if device.type == "cuda" else torch.float32).to_empty(device=device)
+    dtype = torch.bfloat16 if device.type == "cuda" else torch.float32
+    needed = sum(weight.numel() for weight in model.parameters()) * dtype.itemsize
+    if device.type == "cpu" and needed > (free := free_memory()):
+        raise ConfigError(f"model={name}: takes {needed / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free")
+    model = model.to(dtype).to_empty(device=device)
     torch.manual_seed(seed)
-    for name, weight in model.named_parameters():
-        weight.fill_(1.0) if "norm" in name or "ln_q" in name else weight.normal_(std=0.02)
-    return Checkpoint(RANDOM_7B, model, TokenizerVocabulary(tokenizer))
+    for weight_name, weight in model.named_parameters() if fill else ():
+        weight.fill_(1.0) if "norm" in weight_name or "ln_q" in weight_name else weight.normal_(std=0.02)
+    return model
 
 
 def plain_model(model: QwenVL) -> Any:
     """transformers' own, with the same weights."""
-    make: Any = Qwen2_5_VLForConditionalGeneration
+    make: Any = getattr(transformers, model.architecture)
     weight = model.lm_head.weight
     with weight.device:
         plain = make(model.config).to(weight.dtype).eval()
@@ -213,7 +239,7 @@ def _peer_seconds(work: Work, n: int, turns: int) -> float:
         for turn in range(1 if warm_up else turns):
             prompts = [episode.prompt(turn, work.dialect.image_pad) for episode in episodes]
             began = time.perf_counter()
-            replies = _plain_generate(model, prompts, work.sampling.max_tokens)
+            replies = plain_generate(model, work.engine.checkpoint.model.sight, prompts, work.sampling.max_tokens)
             seconds.append(time.perf_counter() - began)
             for episode, reply in zip(episodes, replies, strict=True):
                 episode.reply(tuple(reply), work.dialect.stop)
@@ -221,17 +247,27 @@ def _peer_seconds(work: Work, n: int, turns: int) -> float:
 
 
 @torch.inference_mode()
-def _plain_generate(model: Any, prompts: list[Prompt], tokens: int) -> list[list[int]]:
+def plain_generate(model: Any, sight: Sight, prompts: list[Prompt], tokens: int) -> list[list[int]]:
+    inputs = plain_inputs(model, sight, [(prompt.ids, prompt.images) for prompt in prompts])
+    out = model.generate(
+        **inputs, do_sample=True, temperature=1.0, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens
+    )
+    replies: list[list[int]] = out[:, inputs["input_ids"].shape[1] :].tolist()
+    # Plain generate may draw image tokens; such a reply could not be shown again.
+    return [[token if token != model.config.image_token_id else 0 for token in reply] for reply in replies]
+
+
+def plain_inputs(
+    model: Any, sight: Sight, contexts: Sequence[tuple[Sequence[int], Sequence[Observation]]]
+) -> dict[str, Tensor]:
+    """What transformers' model takes for contexts of one length, each ids and screenshots."""
     pad, device = model.config.image_token_id, model.device
-    layouts = [
-        lay_out(prompt.ids, [image_grid(image.width, image.height) for image in prompt.images], pad)
-        for prompt in prompts
-    ]
+    layouts = [lay_out(ids, [sight.grid(one.width, one.height) for one in images], pad) for ids, images in contexts]
     ids = torch.stack([layout.ids for layout in layouts]).to(device)
-    images = [image for prompt in prompts for image in prompt.images]
-    pixels = torch.stack([torch.from_numpy(resized(decode(image.image)).copy()) for image in images]).to(device)
-    doubled = patches(pixels).unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2)  # two frames, as of a video
-    rows, columns = image_grid(images[0].width, images[0].height)
+    images = [image for _, of_context in contexts for image in of_context]
+    pixels = torch.stack([torch.from_numpy(resized(decode(image.image), sight).copy()) for image in images]).to(device)
+    doubled = patches(pixels, sight).unsqueeze(3).expand(-1, -1, -1, 2, -1).flatten(2)  # two frames, as of a video
+    rows, columns = sight.grid(images[0].width, images[0].height)
     inputs = {
         "input_ids": ids,
         "attention_mask": torch.ones_like(ids),
@@ -240,9 +276,4 @@ def _plain_generate(model: Any, prompts: list[Prompt], tokens: int) -> list[list
     }
     if "mm_token_type_ids" in inspect.signature(model.forward).parameters:
         inputs["mm_token_type_ids"] = (ids == pad).int()
-    out = model.generate(
-        **inputs, do_sample=True, temperature=1.0, top_k=0, min_new_tokens=tokens, max_new_tokens=tokens
-    )
-    replies: list[list[int]] = out[:, ids.shape[1] :].tolist()
-    # Plain generate may draw image tokens; such a reply could not be shown again.
-    return [[token if token != pad else 0 for token in reply] for reply in replies]
+    return inputs

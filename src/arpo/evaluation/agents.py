@@ -6,45 +6,47 @@ loaded = load_agent(config, "base", slots=16)         # its engine and its diale
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
 from arpo.agent.dialects.base import Dialect, make_dialect
 from arpo.agent.episode import Agent
 from arpo.agent.player import AgentFor
-from arpo.config import AgentConfig, Config
+from arpo.config import Config
+from arpo.engines.base import ENGINES, Engine, Made, make_engine, nothing
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
 from arpo.errors import ConfigError
 from arpo.evaluation.run import sampling_of
+from arpo.files import refuse_links
 from arpo.runs.checkpoints import best_in, checkpoints_in
-
-if TYPE_CHECKING:
-    from arpo.engines.local import LocalEngine
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A model that can act, and what tells it from any other."""
+    """A model that can act, and what a run has to know of it."""
 
-    engine: LocalEngine
+    made: Made
     dialect: Dialect
-    identity: str
+
+    @property
+    def engine(self) -> Engine:
+        return self.made.engine
 
 
-def find_agent(config: Config, model: str) -> tuple[AgentFor, str]:
-    """The agent to be evaluated, a script or a model, and what tells it from any other."""
+def find_agent(config: Config, model: str) -> tuple[AgentFor, str, Callable[[], Awaitable[object]]]:
+    """The agent to be evaluated, a script or a model; what tells it from any other; what ends its engine."""
     sampling = sampling_of(config.eval)
     if model in POLICIES:
         vocabulary = byte_vocabulary()
         dialect = make_dialect(config.agent, vocabulary)
         engine_for = scripted(model, dialect, vocabulary)
-        return lambda task, env: Agent(engine_for(task, env), dialect, sampling), model
+        return lambda task, env: Agent(engine_for(task, env), dialect, sampling), model, nothing
     loaded = load_agent(config, model, config.eval.n_envs)
     agent = Agent(loaded.engine, loaded.dialect, sampling)
-    return lambda task, env: agent, loaded.identity
+    return lambda task, env: agent, loaded.made.identity, loaded.made.close
 
 
 def find_model(model: str) -> str:
@@ -53,6 +55,7 @@ def find_model(model: str) -> str:
     is_run = (folder / "config.yaml").is_file() and not (folder / "config.json").exists()  # that is a checkpoint's
     if model == "base" or not is_run:
         return model
+    refuse_links(folder)
     checkpoints = folder / "checkpoints"
     if not checkpoints_in(checkpoints):
         raise ConfigError(f"model={model}: a run without a checkpoint; only a training that made an update has one")
@@ -62,35 +65,17 @@ def find_model(model: str) -> str:
 
 
 def load_agent(config: Config, model: str, slots: int) -> Loaded:
-    """The engine and the dialect of a checkpoint; `slots`: how many episodes it plays at once."""
-    # Not at the top: torch takes seconds, and a script needs none.
-    from arpo.engines.local import LocalEngine
-    from arpo.model.checkpoint import BASE, load_configured, own_prompt
-
-    if "/" not in model and model != BASE and not Path(model).exists():
-        if model in POLICIES:
-            raise ConfigError(f"{model}: a script, which has no weights; name a checkpoint or {BASE}")
-        raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
-    checkpoint = load_configured(model, config.agent)
-    longest = checkpoint.config.text_config.max_position_embeddings
-    longest = min(longest, config.agent.context or longest)
-    engine = LocalEngine(checkpoint, max_context=longest, slots=slots)
-    identity = f"{Path(model).resolve().name} with weights {_checksum(checkpoint.model)}"
+    """The engine and the dialect of a model; `slots`: how many episodes it plays at once."""
     agent = config.agent
-    if agent.prompt_file is None:
-        agent = agent.model_copy(update={"prompt_file": own_prompt(model)})
-    return Loaded(engine, make_dialect(agent, checkpoint.vocabulary), identity)
+    if ENGINES.find(config.engine.name).trains:  # others have models of their own
+        # Not at the top: torch takes seconds, and a script needs none.
+        from arpo.model.checkpoint import BASE, own_prompt
 
-
-def with_precision(agent: AgentConfig, model: Any) -> AgentConfig:
-    """With the precision that `auto` stands for on this machine: a run that is resumed elsewhere keeps it."""
-    return agent.model_copy(update={"dtype": str(model.lm_head.weight.dtype).removeprefix("torch.")})
-
-
-def _checksum(model: Any) -> str:
-    """The sum of all weights, read as integers: exact, in one pass, and different after any update."""
-    import torch
-
-    whole = {2: torch.int16, 4: torch.int32}
-    total = sum(int(part.view(whole[part.itemsize]).sum(dtype=torch.int64)) for part in model.parameters())
-    return f"{total % 2**64:016x}"
+        if "/" not in model and model != BASE and not Path(model).exists():
+            if model in POLICIES:
+                raise ConfigError(f"{model}: a script, which has no weights; name a checkpoint or {BASE}")
+            raise ConfigError(f"{model}: neither a checkpoint nor one of {', '.join((BASE, *POLICIES))}")
+        if agent.prompt_file is None:
+            agent = agent.model_copy(update={"prompt_file": own_prompt(model)})
+    made = make_engine(config, model, slots)
+    return Loaded(made, make_dialect(agent, made.vocabulary))

@@ -14,12 +14,12 @@ from rich.table import Table
 from arpo.agent.player import AgentFor, Player
 from arpo.config import Config, to_yaml
 from arpo.engines.scripted import LOOK_BEHIND
-from arpo.envs.base import make, settings_of
+from arpo.envs.base import settings_of
 from arpo.envs.pictures import from_trajectory, save_animation
-from arpo.envs.pool import make_pool
+from arpo.envs.pool import make_pool, try_settings
 from arpo.errors import ConfigError
 from arpo.evaluation.agents import find_agent
-from arpo.evaluation.run import Evaluation, Trial, evaluate
+from arpo.evaluation.run import Evaluation, Trial, doubt, evaluate, of_episodes
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
 from arpo.runs.settings import same_settings
@@ -40,8 +40,8 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         raise ConfigError(f"env.workers={config.env.workers}: {why}")
     config = config.model_copy(update={"run_dir": None})  # only a training's settings name its folder
     tasks = load_tasks(config.env.name, config.tasks.source, settings_of(config.env), config.tasks.max_steps)
-    make(config.env.name, **settings_of(config.env)).close()  # a size that cannot be is said before a model is loaded
-    agent_for, identity = find_agent(config, model)
+    try_settings(config.env)  # a size that cannot be is said before a model is loaded
+    agent_for, identity, close = find_agent(config, model)
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work
     with Run.write(folder, to_yaml(config)) as run:
@@ -50,8 +50,12 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         run.pin("model", identity)
 
         async def work() -> Evaluation:
-            async with make_pool(config.env, config.eval.n_envs) as pool:
-                return await evaluate_shown("evaluating", agent_for, tasks, config, Player(pool, run), run)
+            try:
+                async with make_pool(config.env, config.eval.n_envs) as pool:
+                    player, starts = Player(pool, run), config.env.fixed_starts
+                    return await evaluate_shown("evaluating", agent_for, tasks, config, player, run, starts=starts)
+            finally:
+                await close()
 
         try:
             evaluation = run_async(work())
@@ -67,26 +71,48 @@ def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
     """Write success.gif and failure.gif, the longest of each kind, as far as there is one."""
     by_id = {task.id: task for task in tasks}
     for name, solved in (("success", True), ("failure", False)):
-        kind = [s for s in run.summaries(source="evaluation") if s.score is not None and (s.score == 1.0) == solved]
+        played = (s for s in run.summaries(source="evaluation") if s.score is not None and s.task_id in by_id)
+        kind = [summary for summary in played if (summary.score == 1.0) == solved]
         if kind:
             longest = run.trajectory(max(kind, key=lambda summary: summary.n_steps).id)
             save_animation(from_trajectory(by_id[longest.task_id], longest, run.image), folder / f"{name}.gif")
 
 
 async def evaluate_shown(
-    what: str, agent_for: AgentFor, tasks: Sequence[Task], config: Config, player: Player, run: Run, update: int = 0
+    what: str,
+    agent_for: AgentFor,
+    tasks: Sequence[Task],
+    config: Config,
+    player: Player,
+    run: Run,
+    *,
+    starts: int,
+    update: int = 0,
 ) -> Evaluation:
     """As `evaluate`; shows how far it is."""
     scores: list[float] = []
+    tried = 0
     with counted(Console(stderr=True, highlight=False), what, config.eval.trials * len(tasks)) as advance:
 
         def show(trial: Trial) -> None:
+            nonlocal tried
+            tried += 1
             if trial.score is not None:
                 scores.append(trial.score)
-            advance(f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet")
+            rate = f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet"
+            advance(f"{rate} ({of_episodes(tried, tried - len(scores))})")
 
-        settings, seed = config.eval, config.seed
-        return await evaluate(agent_for, tasks, settings, player, run, seed=seed, update=update, on_trial=show)
+        return await evaluate(
+            agent_for,
+            tasks,
+            config.eval,
+            player,
+            run,
+            seed=config.seed,
+            update=update,
+            starts=starts,
+            on_trial=show,
+        )
 
 
 def default_folder(model: str, tasks: str) -> Path:
@@ -113,7 +139,7 @@ def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
     """The same for people."""
     console = Console(highlight=False)
     table = Table("domain", box=None, pad_edge=False)
-    for column in ("tasks", "trials", "success", "95 % interval", "errors"):
+    for column in ("tasks", "trials", "success", "95 % interval", "no score"):
         table.add_column(column, justify="right")
     for name, part in evaluation.by_domain().items():
         table.add_row(escape(name), *_cells(part))
@@ -121,11 +147,14 @@ def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
     table.add_row("all", *_cells(evaluation), style="bold")
     console.print(f"{model}; trials of each task: {len(evaluation.trials) // max(1, evaluation.n_tasks)}", markup=False)
     console.print(table)
+    rate, _ = evaluation.success()
+    shown = "no score at all" if rate is None else f"success {rate:.1%}"
+    console.print(f"{shown} ({of_episodes(*evaluation.counts)})")
     outcomes = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in evaluation.outcomes.items())
     steps = "" if evaluation.mean_steps is None else f"; {evaluation.mean_steps:.1f} steps on average"
     console.print(f"how the episodes ended: {outcomes}{steps}", soft_wrap=True)
-    if evaluation.errors:
-        console.print(f"[red]{evaluation.errors} trials have no score: a machine failed; they are in no rate[/]")
+    if warning := doubt(*evaluation.counts):
+        console.print(f"[red]{warning}[/]", soft_wrap=True)
     if evaluation.crashed:
         console.print(f"[red]{escape(never_scored(evaluation.crashed))}[/]", soft_wrap=True)
     console.print(f"Every episode is in {folder}", markup=False, soft_wrap=True)
@@ -139,7 +168,8 @@ def never_scored(tasks: Sequence[str]) -> str:
 
 def _numbers(part: Evaluation) -> dict[str, Any]:
     rate, interval = part.success()
-    return {"success": rate, "ci95": interval, "n_trials": len(part.trials), "errors": part.errors}
+    n, errors = part.counts
+    return {"success": rate, "ci95": interval, "n_trials": n, "errors": errors, "unscored": errors / max(1, n)}
 
 
 def _cells(part: Evaluation) -> tuple[str, ...]:

@@ -4,7 +4,8 @@
         evaluation = await evaluate(lambda task, env: agent, tasks, config.eval, Player(pool, run), run)
 
 - The seeds of a trial follow from (seed, task, trial) alone, so neither the number of environments nor the order of
-  work changes a number. Environment seeds are evaluation's own: no training ever used them (`arpo.seeds`).
+  work changes a number. Environment seeds are evaluation's own, which no training ever used, or those of the tasks'
+  fixed starts (`arpo.seeds`). Trials of the two kinds have different names, so one store holds both of the same task.
 - A finished trial is in the run's store and is never run again: a killed evaluation resumes where it stopped, with
   the same result.
 - A trial whose machine fails is retried by the player. If all attempts fail it is counted under `errors`: it has no
@@ -24,8 +25,22 @@ from arpo.engines.base import Sampling
 from arpo.errors import ConfigError
 from arpo.evaluation.statistics import Interval, success
 from arpo.runs.store import Run
-from arpo.seeds import derive, evaluation_seed
+from arpo.seeds import derive, evaluation_seed, start_seed
 from arpo.types import Attempt, Outcome, Provenance, Summary, Task
+
+DOUBTFUL = 0.05  # of the episodes without a score, the share from which on the rate of the others says little
+
+
+def of_episodes(total: int, unscored: int) -> str:
+    """Stands beside every rate: who breaks off what would fail has a high rate of what is left."""
+    return f"of {total:,} episodes, {unscored:,} without a score"
+
+
+def doubt(total: int, unscored: int) -> str:
+    """A warning, or nothing."""
+    if unscored <= DOUBTFUL * total:
+        return ""
+    return f"warning: {unscored / total:.0%} of the episodes have no score; of what they would have been no rate tells"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +68,11 @@ class Evaluation:
     def errors(self) -> int:
         """Trials without a score, because a machine failed in each attempt."""
         return sum(trial.score is None for trial in self.trials)
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """All trials, and those without a score: for `of_episodes` and `doubt`."""
+        return len(self.trials), self.errors
 
     @property
     def crashed(self) -> list[str]:
@@ -104,17 +124,22 @@ async def evaluate(
     *,
     seed: int = 0,
     update: int = 0,
+    starts: int = 0,
     on_trial: Callable[[Trial], object] = lambda trial: None,
 ) -> Evaluation:
-    """Play the trials that the store does not hold yet. `update`: the policy's; `on_trial` gets each trial once."""
+    """Play the trials that the store does not hold yet. `update`: the policy's; `on_trial` gets each trial once.
+
+    `starts`: how many fixed ones each task has, which its trials go through in turn; 0: every trial has a fresh one.
+    """
     trials: dict[tuple[str, int], Trial] = {}
+    kind = "fixed" if starts else "eval"
     attempts = [
         Attempt(
             task=task,
             index=index,
-            episode=f"eval{update}-{task.id}-{index}",
+            episode=f"{kind}{update}-{task.id}-{index}",
             number=0,
-            env_seed=evaluation_seed(seed, task.id, index),
+            env_seed=start_seed(task.id, index % starts) if starts else evaluation_seed(seed, task.id, index),
             sample_seed=derive("sampling", seed, task.id, index),
             provenance=Provenance(source="evaluation", run=run.folder.name, update=update),
         )

@@ -3,20 +3,36 @@
 import difflib
 import math
 import os
+import shlex
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any
 
-from arpo.config import Config, load_config, to_yaml
+from arpo.config import Config, EnvConfig, load_config, to_yaml
 from arpo.errors import ConfigError
+from arpo.files import refuse_links
 from arpo.runs.store import Run, write_whole
 
-METRICS = {"update", "success", "env_steps", "sample_s", "learn_s"}  # what metrics.jsonl has of every update
+COUNTS = {*"update success failed_groups replayed_groups env_steps sampled_tokens sample_s learn_s".split()}
+METRICS = {*COUNTS, "reward"}  # what metrics.jsonl has of every update
 LENGTH = ("train.updates", "train.env_steps")  # to make a run longer is to go on with it
 # Results depend on none of these but by rounding: memory and length, where files lie, where episodes and metrics go.
 MAY_CHANGE = (
     *LENGTH,
     *"train.save_every train.keep train.micro_tokens train.checkpointing train.n_envs train.track eval.n_envs".split(),
-    *"agent.device env.workers env.files env.osworld_python env.reset_s env.step_s env.score_s".split(),
+    "train.ranks",
+    "train.rank_resource",
+    *"agent.device env.workers env.files env.osworld_python env.allow_weaker_sandbox".split(),
+    *"env.reset_s env.step_s env.score_s env.ray env.resource".split(),
+    *"engine.servers engine.replicas engine.python engine.arguments engine.turn_s".split(),
+)
+AUTOMATIC = ("agent.dtype", "train.moments")  # `auto` becomes what it stands for on the machine where the run begins
+# What names something that is not in the run's folder: a program, a file, a machine. The folder may be somebody else's,
+# so it counts only where the user says it again.
+OUTSIDE = (
+    *"env.osworld_python env.osworld_image env.osworld_disk env.files env.options env.allow_weaker_sandbox".split(),
+    *"env.ray agent.prompt_file train.model train.track".split(),
+    *"engine.servers engine.python engine.arguments engine.options".split(),
 )
 
 
@@ -24,22 +40,48 @@ def resumed(folder: Path, changes: list[str]) -> Config:
     """The settings of the training in this folder, with `key=value` changes to what may change."""
     if not (folder / "config.yaml").is_file():
         raise ConfigError(f"resume={folder}: holds no run")
-    for key in [key for change in changes if (key := change.partition("=")[0]) not in MAY_CHANGE]:
+    keys = [change.partition("=")[0] for change in changes]
+    said = ["env.options" if key.startswith("env.options.") else key for key in keys]
+    for key in [key for key in said if key not in (*MAY_CHANGE, *OUTSIDE)]:
         near = difflib.get_close_matches(key, MAY_CHANGE, n=1, cutoff=0.8)
         hint = f"did you mean {near[0]}?" if near else f"beside --resume only these may be set: {', '.join(MAY_CHANGE)}"
         raise ConfigError(f"{key}: a run goes on with its own settings; {hint}")
-    config = _stored(folder, changes)
-    _refuse_other_kind(folder, config, training=True)
+    begun = stored_settings(folder)
+    _refuse_other_kind(folder, begun, training=True)
+    if words := [word for word in outside(begun) if word.partition("=")[0] not in said]:
+        raise ConfigError(
+            f"{folder}: its settings name what is not in it; where you trust them add {shlex.join(words)}"
+        )
+    config = stored_settings(folder, changes)
     return config.with_values({"run_dir": folder})
+
+
+def begun_with(folder: Path, key: str) -> str | None:
+    """What `auto` came to when the run in this folder was begun; None where there is none."""
+    value = str(stored_settings(folder).value(key)) if (folder / "config.yaml").is_file() else "auto"
+    return None if value == "auto" else value
+
+
+def outside(config: Config) -> list[str]:
+    """`key=value` of its settings that a run's folder may not decide alone: to be said again when it is resumed."""
+    usual = Config(env=EnvConfig(name=config.env.name))
+    keys = [key for key in OUTSIDE if config.value(key) != usual.value(key)]
+    harmless = {  # what is here already is only read; the other trackers keep to the folder
+        "train.model": Path(config.train.model).is_dir(),
+        "train.track": "wandb" not in config.train.track,
+        "env.ray": config.env.ray == "local",
+    }
+    return config.words([key for key in keys if not harmless.get(key)])
 
 
 def same_settings(run: Run, config: Config, fixed: Collection[str] = ()) -> None:
     """ConfigError where it was begun with other settings than may change. `fixed`: nor may these."""
-    begun = _stored(run.folder)
+    begun = stored_settings(run.folder)
     _refuse_other_kind(run.folder, begun, training=config.run_dir is not None)
     free = ["run_dir", *(key for key in MAY_CHANGE if key not in fixed)]
-    if "auto" in (begun.agent.dtype, config.agent.dtype):  # what it came to is known by the weights
-        free.append("agent.dtype")
+    for key in AUTOMATIC:  # what `auto` came to was known later, or is by now
+        if "auto" in (begun.value(key), config.value(key)):
+            free.append(key)
     config = from_anywhere(config)
     begun = from_anywhere(begun).with_values({key: config.value(key) for key in free})
     if begun != config:
@@ -54,10 +96,10 @@ def go_on(run: Run, config: Config) -> None:
 
     ConfigError where the run is already longer than they allow.
     """
-    begun = _stored(run.folder)
+    begun = stored_settings(run.folder)
     steps = []
     for number, metrics in enumerate(run.metrics(), start=1):
-        if not metrics.keys() >= METRICS:
+        if not of_an_update(metrics):
             path = run.folder / "metrics.jsonl"
             raise ConfigError(f"{path}: line {number} is not an update's; take it out, and the run goes on without it")
         steps.append(metrics["env_steps"])
@@ -65,12 +107,18 @@ def go_on(run: Run, config: Config) -> None:
         raise ConfigError(f"train.updates={config.train.updates}: {run.folder} has made {len(steps)} already")
     if sum(steps[:-1]) >= (config.train.env_steps or math.inf):
         raise ConfigError(f"train.env_steps={config.train.env_steps}: {run.folder} has played {sum(steps)} already")
-    if config.agent.dtype == "auto":
-        config = config.with_values({"agent.dtype": begun.agent.dtype})
+    config = config.with_values({key: begun.value(key) for key in AUTOMATIC if config.value(key) == "auto"})
     if any(begun.value(key) != config.value(key) for key in LENGTH):
         (run.folder / "summary.json").unlink(missing_ok=True)  # of another length: it is not finished any more
     if begun != config:
         write_whole(run.folder / "config.yaml", to_yaml(config))
+
+
+def of_an_update(metrics: dict[str, Any]) -> bool:
+    """Whether they are those of an update, with numbers that can be counted with."""
+    numbers = all(isinstance(value, int | float) for value in metrics.values()) and metrics.keys() >= METRICS
+    counts = numbers and all(0 <= metrics[name] < 1e12 for name in COUNTS)  # not so NaN
+    return counts and isinstance(metrics["update"], int) and metrics["success"] <= 1
 
 
 def from_anywhere(config: Config) -> Config:
@@ -82,7 +130,9 @@ def from_anywhere(config: Config) -> Config:
     return config
 
 
-def _stored(folder: Path, changes: Collection[str] = ()) -> Config:
+def stored_settings(folder: Path, changes: Collection[str] = ()) -> Config:
+    """What config.yaml of a run says, with `key=value` changes."""
+    refuse_links(folder)
     return load_config(str(folder / "config.yaml"), list(changes), stored=True)
 
 

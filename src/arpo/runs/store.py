@@ -16,6 +16,9 @@
 Each call is one transaction. A writer that is killed loses the one under way and nothing else; after a power cut the
 last few may be gone too, the rest is whole (SQLite's write-ahead log, which wants a local disk). Screens are stored
 once, re-encoded without loss; fifteen steps at 448x280 take some 80 kB, all files counted: `pytest tests/runs -k disk`.
+
+A folder may come from somebody else. No link in it is followed (arpo.files), run.sqlite must have exactly the tables of
+SCHEMA, and all that is unpacked has a bound. What is wrong with it is one ConfigError.
 """
 
 import asyncio
@@ -23,6 +26,7 @@ import contextlib
 import dataclasses
 import errno
 import io
+import itertools
 import json
 import os
 import re
@@ -34,15 +38,21 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self, TypedDict, Unpack
 
-from PIL import Image
+import pydantic
 
 from arpo.beside import beside, large
 from arpo.errors import ConfigError, EnvError
+from arpo.files import no_link, read_bytes, refuse_links
+from arpo.images import decode, opened, pixel_hash
 from arpo.runs.lock import lock
 from arpo.runs.record import TokenRecord, pack, unpack
-from arpo.types import Observation, Outcome, Summary, Trajectory, from_json, to_json
+from arpo.types import Observation, Summary, Trajectory, from_json, refuse_gaps, to_json
 
 TASKS = "tasks.json"
+EPISODE = 2**26  # bytes of an unpacked trajectory, at most: some 2 million tokens
+BLOB = 2**28  # of anything in run.sqlite
+LINE, LINES = 2**20, 2**28  # of a line of metrics.jsonl, and of all of it
+EPISODES = "record, id, task_id, score, reward"
 FORMAT = 1  # of run.sqlite; raised when an older program could not read it
 LARGEST_WEBP = 16383  # pixels a side
 PAGE_SIZE = 1024  # a screenshot fills its last page by half: small pages waste less
@@ -80,6 +90,9 @@ SCHEMA = f"""
 """
 
 
+_SUMMARY = pydantic.TypeAdapter(Summary)
+
+
 class Wanted(TypedDict, total=False):
     """What trajectories are asked for by."""
 
@@ -104,6 +117,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
         """
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            refuse_links(folder, write=True)
             held = lock(folder)
         except (FileExistsError, NotADirectoryError):
             raise ConfigError(f"{folder}: is not a folder") from None
@@ -113,7 +127,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
             if not (folder / "config.yaml").exists():
                 write_whole(folder / "config.yaml", config)
             # A writer that was killed may have left half a line behind; the next one must not go on in it.
-            if metrics.exists() and not (text := metrics.read_bytes()).endswith(b"\n"):
+            if metrics.exists() and not (text := _lines_of(metrics)).endswith(b"\n"):
                 os.truncate(metrics, text.rfind(b"\n") + 1)
             db, version = _connected(folder, "rwc", opened)
             if version == 0:
@@ -123,6 +137,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
                         "back, or begin another run (train.model=… with a checkpoint, to go on from there)"
                     )
                 db.executescript(SCHEMA)
+            _refuse_other_tables(folder, db)
             db.execute("PRAGMA synchronous = NORMAL")
             return cls(folder, db, opened.pop_all())
 
@@ -131,10 +146,12 @@ class Run(contextlib.AbstractContextManager["Run"]):
         """The run in this folder, for reading, also while it is written."""
         if not (folder / "run.sqlite").exists():
             raise ConfigError(f"{folder}: holds no run")
+        refuse_links(folder)
         with contextlib.ExitStack() as opened, _plain_errors(folder):
             db, version = _connected(folder, "ro", opened)
             if version == 0:
                 raise ConfigError(f"{folder}: holds no run yet")
+            _refuse_other_tables(folder, db)
             return cls(folder, db, opened.pop_all())
 
     def close(self) -> None:
@@ -162,7 +179,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
         """Say what the run is of, such as its weights. ConfigError where it was begun with another value."""
         self._execute("INSERT OR IGNORE INTO facts VALUES (?, ?)", (name, value))
         if (pinned := self.fact(name)) != value:
-            raise ConfigError(f"{self.folder}: was begun with {name} {pinned}, not {value}; choose another folder")
+            raise ConfigError(f"{self.folder}: was begun with {name} {pinned:.200}, not {value}; choose another folder")
 
     def note(self, name: str, value: str) -> None:
         """Remember something about the run that may change, such as the time it has taken so far."""
@@ -185,20 +202,23 @@ class Run(contextlib.AbstractContextManager["Run"]):
 
     def trajectories(self, **wanted: Unpack[Wanted]) -> Iterator[Trajectory]:
         """Those that match, in the order in which they were added."""
-        for (record,) in self._select("record", wanted):
-            yield self._unpacked(record)
+        for row in self._select(EPISODES, wanted):
+            yield self._unpacked(*row)
 
     def summaries(self, **wanted: Unpack[Wanted]) -> Iterator[Summary]:
         """The same without the steps: a hundred times as fast."""
         names = [field.name for field in dataclasses.fields(Summary)]
         for row in self._select(", ".join(f'"{name}"' for name in names), wanted):
-            values = dict(zip(names, row, strict=True))
-            yield Summary(**(values | {"outcome": Outcome(values["outcome"])}))
+            try:
+                summary = _SUMMARY.validate_python(dict(zip(names, row, strict=True)))
+                _refuse_score(summary)
+            except ValueError as error:
+                raise damaged(self.folder, "an episode in it is none") from error
+            yield summary
 
     def trajectory(self, trajectory_id: str) -> Trajectory:
         """The one of that id. KeyError where there is none."""
-        (record,) = self._one("SELECT record FROM trajectories WHERE id = ?", trajectory_id)
-        return self._unpacked(record)
+        return self._unpacked(*self._one(f"SELECT {EPISODES} FROM trajectories WHERE id = ?", trajectory_id))
 
     def add_image(self, observation: Observation) -> None:
         """Keep a screenshot, once."""
@@ -219,9 +239,29 @@ class Run(contextlib.AbstractContextManager["Run"]):
                 self._encoding.pop(name, None)
             self._write_image(observation, image)
 
+    def copy_image(self, name: str, source: "Run") -> None:
+        """Keep a screenshot of another run as it is there, once. ConfigError where it is missing, or is another one.
+
+        A store from others must not put its own in the place of a screen that this run will see.
+        """
+        if self._has_image(name):
+            return
+        try:
+            observation = source.image(name)
+            pixels = decode(observation.image)
+        except KeyError:
+            raise damaged(source.folder, f"it lacks the screenshot {name:.40}") from None
+        except EnvError as error:
+            raise damaged(source.folder, str(error)) from None
+        if pixels.shape[:2] != (observation.height, observation.width) or pixel_hash(pixels) != name:
+            raise damaged(source.folder, f"the screenshot {name:.40} is another one")
+        self._write_image(observation, observation.image)
+
     def image(self, name: str) -> Observation:
         """The screenshot of that hash: the same pixels, not the same bytes. KeyError where there is none."""
         image, width, height = self._one("SELECT image, width, height FROM images WHERE hash = ?", name)
+        if not (isinstance(image, bytes) and isinstance(width, int) and isinstance(height, int)):
+            raise damaged(self.folder, "a screenshot in it is none")
         return Observation(image, width, height, name)
 
     async def keep_record(self, update: int, records: Sequence[TokenRecord]) -> None:
@@ -231,21 +271,24 @@ class Run(contextlib.AbstractContextManager["Run"]):
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""
         (record,) = self._one('SELECT record FROM records WHERE "update" = ?', update)
-        return unpack(record)
+        try:
+            return unpack(record)
+        except Exception as error:  # numpy and zipfile have many words for it
+            raise damaged(self.folder, f"the record of update {update} is none") from error
 
     def log(self, metrics: dict[str, Any]) -> None:
         """One more line of metrics.jsonl."""
-        with (self.folder / "metrics.jsonl").open("ab") as file:
+        with open(self.folder / "metrics.jsonl", "ab", opener=no_link) as file:
             file.write((json.dumps(metrics, ensure_ascii=False) + "\n").encode())
 
     def metrics(self) -> Iterator[dict[str, Any]]:
         """What was logged, without a last line that is still being written."""
         path = self.folder / "metrics.jsonl"
-        lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+        lines = _lines_of(path).split(b"\n")[:-1] if path.exists() else []
         for number, line in enumerate(lines, start=1):
             metrics = None
-            with contextlib.suppress(ValueError):
-                metrics = json.loads(line)
+            with contextlib.suppress(ValueError, RecursionError):
+                metrics = json.loads(line) if len(line) <= LINE else None
             if not isinstance(metrics, dict) or not metrics:
                 raise ConfigError(f"{path}: line {number} cannot be read; take it out, and the run goes on without it")
             yield metrics
@@ -259,6 +302,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
 
     def _execute(self, query: str, values: tuple[object, ...]) -> sqlite3.Cursor:
         with _plain_errors(self.folder):
+            _limit_work(self.folder, self._db)
             return self._db.execute(query, values)
 
     def _one(self, query: str, key: str | int) -> tuple[Any, ...]:
@@ -266,16 +310,23 @@ class Run(contextlib.AbstractContextManager["Run"]):
             return tuple(row)
         raise KeyError(key)
 
-    def _unpacked(self, record: bytes) -> Trajectory:
+    def _unpacked(self, record: bytes, *shown: object) -> Trajectory:
         try:
-            return from_json(Trajectory, zlib.decompress(record))
-        except (zlib.error, ValueError) as error:
-            raise _damaged(self.folder, "an episode in it is none") from error
+            text = zlib.decompressobj().decompress(record, EPISODE)
+            trajectory = from_json(Trajectory, text)
+            _refuse_score(trajectory)
+            refuse_gaps(trajectory)
+            if shown != (trajectory.id, trajectory.task_id, trajectory.score, trajectory.reward):
+                raise ValueError("it is another than its summary tells of")
+            return trajectory
+        except (zlib.error, ValueError, TypeError) as error:  # TypeError: text where bytes should be
+            raise damaged(self.folder, "an episode in it is none") from error
 
     def _select(self, columns: str, wanted: Wanted) -> Iterator[tuple[Any, ...]]:
         where = "".join(f' AND "{column}" = ?' for column in wanted)
         query = f"SELECT {columns} FROM trajectories WHERE TRUE{where} ORDER BY number"
         with _plain_errors(self.folder):
+            _limit_work(self.folder, self._db)
             rows = self._db.execute(query, tuple(wanted.values()))
             yield from map(tuple, rows)  # not from the rows: they would be closed at the end, when the run may be too
 
@@ -283,11 +334,36 @@ class Run(contextlib.AbstractContextManager["Run"]):
 def _connected(folder: Path, mode: str, opened: contextlib.ExitStack) -> tuple[sqlite3.Connection, int]:
     """run.sqlite, each statement a transaction, and its format: 0 for a new one."""
     address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode={mode}"
+    if (journal := folder / "run.sqlite-journal").exists():  # SQLite deletes a file that is named in it
+        raise ConfigError(f"{journal}: is not of arpo, which writes run.sqlite-wal; remove it")
     db = opened.enter_context(contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None)))
+    db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BLOB)
+    db.execute("PRAGMA trusted_schema = OFF")
+    _limit_work(folder, db)
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > FORMAT:
         raise ConfigError(f"{folder}: was written by a newer arpo (format {version}; this one knows {FORMAT})")
     return db, version
+
+
+def _limit_work(folder: Path, db: sqlite3.Connection) -> None:
+    """The next statement ends after more work than there can be: pages that lead in circles have no last row."""
+    spent = itertools.count()
+
+    def too_much() -> bool:
+        size = sum(file.stat().st_size for file in folder.glob("run.sqlite*"))
+        return next(spent) > 100 + size // 5000
+
+    db.set_progress_handler(too_much, 10_000)
+
+
+def _refuse_other_tables(folder: Path, db: sqlite3.Connection) -> None:
+    """ConfigError where it has other tables than SCHEMA makes: a view or a trigger can stand for any amount of work."""
+    with contextlib.closing(sqlite3.connect(":memory:")) as empty:
+        empty.executescript(SCHEMA)
+        query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name LIMIT 100"
+        if db.execute(query).fetchall() != empty.execute(query).fetchall():
+            raise damaged(folder, "its tables are not those of a run")
 
 
 @contextlib.contextmanager
@@ -297,45 +373,63 @@ def _plain_errors(folder: Path) -> Iterator[None]:
         yield
     except (sqlite3.IntegrityError, sqlite3.ProgrammingError):  # said by who calls, and a bug of ours
         raise
+    except UnicodeDecodeError:  # of SQLite's own words, which name what is damaged
+        raise damaged(folder, "it is damaged") from None
     except sqlite3.DatabaseError as error:
         match getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF:  # none: text in it that is no UTF-8
             case sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite")) from None
             case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
                 raise OSError(errno.EIO, f"{error} (a full disk?)", str(folder / "run.sqlite")) from None
-            case sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB:
-                raise _damaged(folder, str(error)) from None
+            case (
+                sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_INTERRUPT
+                | sqlite3.SQLITE_ERROR  # "unsupported file format"
+            ):  # fmt: skip
+                raise damaged(folder, str(error)) from None
         raise
 
 
-def _damaged(folder: Path, why: str) -> ConfigError:
+def damaged(folder: Path, why: str) -> ConfigError:
+    """What is said where run.sqlite is not what this program wrote."""
     return ConfigError(
         f"{folder / 'run.sqlite'}: cannot be read: {why}; put a whole one back, or begin another run "
         "(train.model=… with a checkpoint of this one, to go on from there)"
     )
 
 
+def _lines_of(metrics: Path) -> bytes:
+    try:
+        return read_bytes(metrics, LINES)
+    except ValueError as error:
+        raise ConfigError(f"{metrics}: cannot be read: {error}") from None
+
+
+def _refuse_score(episode: Trajectory | Summary) -> None:
+    """ValueError for numbers that no checker and no reward gave."""
+    if episode.outcome.valid != (episode.score is not None) or not 0.0 <= (episode.score or 0.0) <= 1.0:
+        raise ValueError(f"score {episode.score}")
+    if episode.reward is not None and not abs(episode.reward) < 1e100:
+        raise ValueError(f"reward {episode.reward}")
+
+
 def _smaller(observation: Observation) -> bytes:
     """The screenshot's bytes, or fewer that decode to the same pixels: WebP takes 40 % of pocket's PNG bytes.
 
-    Of its efforts ("quality") 30 is best: 20 saves half the time and costs a quarter more bytes, more saves hardly one.
+    Of its efforts ("quality") 30 is best for small ones: 20 saves half the time and costs a quarter more bytes, more
+    saves hardly one. For large ones half the time is worth that (docs/results/screens.md).
     """
     if max(observation.width, observation.height) > LARGEST_WEBP:
         return observation.image
-    written = io.BytesIO()
-    try:
-        with Image.open(io.BytesIO(observation.image)) as opened:
-            pixels = opened.convert("RGB")
-    except (OSError, SyntaxError, ValueError) as error:  # what Pillow says of bytes that are cut short, or no image
-        raise EnvError(f"a screenshot cannot be read: {error}") from error
-    pixels.save(written, "WEBP", lossless=True, method=1, quality=30)
+    written, effort = io.BytesIO(), 20 if large(observation) else 30
+    opened(observation.image).save(written, "WEBP", lossless=True, method=1, quality=effort)
     return min(written.getvalue(), observation.image, key=len)
 
 
 def write_whole(path: Path, text: str) -> None:
     """A file that is either whole or not there."""
     part = path.with_name(f"{path.name}.part")
-    part.write_text(text, encoding="utf-8")
+    with open(part, "w", encoding="utf-8", opener=no_link) as file:
+        file.write(text)
     part.replace(path)
 
 

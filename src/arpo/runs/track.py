@@ -9,6 +9,7 @@ killed they may lack the last update.
 """
 
 import contextlib
+import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -64,7 +65,7 @@ def _tensorboard(run: Run, stack: contextlib.ExitStack) -> Log:
 def _wandb(name: str, run: Run, config: Config, stack: contextlib.ExitStack) -> Log:
     import wandb
 
-    if run.fact("wandb") is None:  # all sessions of a run are one run there
+    if not re.fullmatch("[0-9a-f]{8}", run.fact("wandb") or ""):  # all sessions of a run are one run there
         run.note("wandb", uuid.uuid4().hex[:8])
     try:
         session = wandb.init(

@@ -13,9 +13,12 @@ from pathlib import Path
 from arpo.config import Config
 from arpo.envs.base import refuse_unfit, settings_of
 from arpo.errors import ConfigError, TaskError
+from arpo.files import read_bytes
 from arpo.runs.store import TASKS, Run, write_whole
-from arpo.tasks.load import judged_tasks, parse_tasks, plain, read_text, to_text
+from arpo.tasks.load import FRESH, JUDGED, judged_tasks, parse_tasks, plain, to_text
 from arpo.types import Task
+
+LONGEST = 2**25  # bytes of tasks.json, at most
 
 Tasks = dict[str, list[Task]]
 
@@ -23,7 +26,7 @@ Tasks = dict[str, list[Task]]
 def same_tasks(run: Run, tasks: Tasks, config: Config) -> None:
     """Keep them with the run, once. ConfigError where it was begun with others."""
     path = run.folder / TASKS
-    kept = _kept(run.folder, config)
+    kept = kept_tasks(run.folder, config)
     if kept is None:
         text = to_text(tasks)
         parse_tasks(text, path, config.env.name)  # what could not be read again is said before the work
@@ -44,8 +47,8 @@ def same_tasks(run: Run, tasks: Tasks, config: Config) -> None:
 def own_tasks(config: Config) -> Tasks | None:
     """The tasks of the training in this folder; None where it has kept none. ConfigError where they cannot be used."""
     assert config.run_dir is not None
-    kept = _kept(config.run_dir, config)
-    if kept is not None and not kept.get("train"):
+    kept = kept_tasks(config.run_dir, config)
+    if kept is not None and not _of_a_training(kept, config):
         raise ConfigError(f"{config.run_dir}: has no tasks of a training")
     for part in (kept or {}).values():
         refuse_unfit(config.env.name, part, settings_of(config.env))
@@ -80,11 +83,18 @@ def first_difference(kept: Tasks, tasks: Tasks) -> str | None:
     return None
 
 
-def _kept(folder: Path, config: Config) -> Tasks | None:
+def _of_a_training(kept: Tasks, config: Config) -> bool:
+    """Whether there are trained tasks, the same ones on fresh starts where theirs are fixed, and else held-out ones."""
+    again = kept.get("train") if config.env.fixed_starts else None
+    return bool(kept.get("train")) and kept.keys() <= {*JUDGED} and kept.get(FRESH) == again
+
+
+def kept_tasks(folder: Path, config: Config) -> Tasks | None:
+    """All that tasks.json of a run holds; None where it has none."""
     path = folder / TASKS
     if not path.exists():
         return None
     try:
-        return parse_tasks(read_text(path), path, config.env.name)
-    except TaskError as error:
+        return parse_tasks(read_bytes(path, LONGEST).decode("utf-8-sig"), path, config.env.name)
+    except (TaskError, ValueError) as error:
         raise ConfigError(f"{error}; without this file the run takes its tasks from tasks.source again") from None

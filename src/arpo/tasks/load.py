@@ -12,7 +12,10 @@ import dataclasses
 import difflib
 import itertools
 import json
-import re
+import math
+import os
+import stat
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +29,15 @@ from arpo.envs.task_format import from_osworld, how_to_get, what_is_wrong
 from arpo.errors import TaskError
 from arpo.types import Task, from_json
 
+STORED = "stored"  # in place of that word: the tasks of stored episodes (training/offline.py)
+FRESH = "fresh"
 HELD_OUT = ("heldout", "heldout_families")
+JUDGED = ("train", FRESH, *HELD_OUT)  # what a training may be judged on
+LARGEST = 16 << 20  # bytes of a file
+DEEPEST = 100  # lists in lists
+LONGEST = 200  # bytes of a name, which with an ending must do as a file's
+MOST_STEPS = 10_000
+AT_ONCE = 0 if os.name == "nt" else os.O_NONBLOCK  # some files of a kernel would be waited for
 
 
 def load_tasks(env: str, spec: str, settings: dict[str, Any] | None = None, max_steps: int | None = None) -> list[Task]:
@@ -45,7 +56,7 @@ def _load(env: str, spec: str) -> list[Task]:
     if spec in known.SPLITS:
         return [known.get_task(task_id) for ids in known.task_list(spec).values() for task_id in ids]
     if spec.endswith(".json") or "/" in spec:
-        if not known.SPLITS and not Path(spec).exists():
+        if not known.SPLITS and not os.path.exists(spec):
             raise TaskError(how_to_get(Path(spec)))
         return _load_list(env, known, Path(spec))
     try:
@@ -76,9 +87,20 @@ def interleaved(tasks: Iterable[Task]) -> list[Task]:
 
 
 def judged_tasks(config: Config) -> dict[str, list[Task]]:
-    """The tasks of each split on which training judges its agent; "train": those that it is trained on."""
+    """The tasks of each split on which training judges its agent; "train": those that it is trained on.
+
+    With fixed starts these are judged on them, and as "fresh" once more, on starts that training never shows.
+    """
     max_steps = config.tasks.max_steps
-    tasks = {"train": load_tasks(config.env.name, config.tasks.source, settings_of(config.env), max_steps)}
+    train = load_tasks(config.env.name, config.tasks.source, settings_of(config.env), max_steps)
+    return with_others(train, config)
+
+
+def with_others(train: list[Task], config: Config) -> dict[str, list[Task]]:
+    """The tasks that are trained on, and the other splits that judge such a training."""
+    tasks, max_steps = {"train": train}, config.tasks.max_steps
+    if config.env.fixed_starts:
+        tasks[FRESH] = train
     for split in HELD_OUT:
         if split in catalog(config.env.name).SPLITS and config.eval.held_out:
             tasks[split] = interleaved(load_tasks(config.env.name, split, max_steps=max_steps))[: config.eval.held_out]
@@ -130,16 +152,22 @@ def _refuse_bad_names(path: Path, entries: Iterable[tuple[str, str]]) -> None:
     ids: set[str] = set()
     for domain, task_id in entries:
         for name in (domain, task_id):
-            if not isinstance(name, str) or name in (".", "..") or not re.fullmatch(r"[^/\\\x00-\x1f]{1,200}", name):
-                raise TaskError(f"{path}: {domain!r}: {name!r:.80} is not a name (text without slashes)")
-        if task_id in ids:
+            if not isinstance(name, str) or not _is_name(name):
+                raise TaskError(f"{path}: {domain!r:.80}: {name!r:.80} is not a name (text without slashes)")
+        same = unicodedata.normalize("NFKC", task_id).casefold()  # some systems take such names for one
+        if same in ids:
             raise TaskError(f"{path}: the task {task_id!r} is listed twice")
-        ids.add(task_id)
+        ids.add(same)
+
+
+def _is_name(text: str) -> bool:
+    plain = text.isprintable() and not {"/", "\\"} & {*text} and text not in ("", ".", "..")
+    return plain and len(text.encode()) <= LONGEST
 
 
 def _find(env: str, known: Catalog, path: Path, domain: str, task_id: str) -> Task:
     beside = path.parent / "examples" / domain / f"{task_id}.json"
-    if beside.exists():
+    if os.path.exists(beside):
         task, place = _task(_parse_json(read_text(beside), beside), beside, env, domain), str(beside)
     else:
         place = f"{path}: {domain}"
@@ -164,8 +192,8 @@ def _task(data: Any, path: Path, env: str, domain: str | None = None) -> Task:
         raise TaskError(f"{path}: {what_is_wrong(error)}") from None
     except RecursionError:
         raise TaskError(f"{path}: nested too deeply") from None
-    if task.max_steps < 1:
-        raise TaskError(f"{path}: max_steps={task.max_steps}: must be at least 1")
+    if not 1 <= task.max_steps <= MOST_STEPS:
+        raise TaskError(f"{path}: max_steps={task.max_steps}: must be from 1 to {MOST_STEPS}")
     return task
 
 
@@ -178,18 +206,37 @@ def _parse_json(text: str, path: Path) -> Any:
             built[name] = value
         return built
 
+    def finite(text: str) -> float:
+        if not math.isfinite(number := float(text)):
+            raise ValueError(f"{text:.20} is no number")
+        return number
+
     try:
-        return json.loads(text, object_pairs_hook=unique)
+        value = json.loads(text, object_pairs_hook=unique, parse_float=finite, parse_constant=finite)
     except json.JSONDecodeError as error:
         raise TaskError(f"{path}: line {error.lineno}, column {error.colno}: not JSON: {error.msg}") from None
     except (RecursionError, ValueError) as error:  # ValueError: a number of thousands of digits
         raise TaskError(f"{path}: not JSON that can be read: {error}") from None
+    level = [value]
+    for _ in range(DEEPEST):
+        lists = (one.values() if isinstance(one, dict) else one for one in level if isinstance(one, dict | list))
+        level = [*itertools.chain.from_iterable(lists)]
+    if level:
+        raise TaskError(f"{path}: nested more than {DEEPEST} deep")
+    return value
 
 
 def read_text(path: Path) -> str:
-    """The text of a task file or list."""
+    """The text of a task file or list. What is no file, or has no end, is not waited for."""
     try:
-        return path.read_text(encoding="utf-8-sig")  # some editors put a mark in front
+        state = path.stat()
+        if not stat.S_ISDIR(state.st_mode) and not stat.S_ISREG(state.st_mode):
+            raise TaskError(f"{path}: is not a file")
+        with open(path, "rb", opener=lambda name, flags: os.open(name, flags | AT_ONCE)) as file:
+            data = file.read(LARGEST + 1) or b""  # None where it would have to be waited for
+        if len(data) > LARGEST:
+            raise TaskError(f"{path}: is larger than {LARGEST >> 20} MB")
+        return data.decode("utf-8-sig")  # some editors put a mark in front
     except UnicodeDecodeError:
         raise TaskError(f"{path}: not a text file in UTF-8") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from arpo.errors import ConfigError
-from arpo.evaluation.run import Evaluation
+from arpo.evaluation.run import Evaluation, doubt, of_episodes
 from arpo.runs.store import write_whole
 from arpo.types import Task
 
@@ -49,7 +49,9 @@ def print_counts(evaluation: Evaluation, kept: list[Task], path: Path, solved: f
     for n, tasks in sorted(counts.items()):
         table.add_row(str(n), str(tasks))
     Console(highlight=False).print(table)
-    print(f"{len(kept)} of {evaluation.n_tasks} tasks kept, in {path}")
+    print(f"{len(kept)} of {evaluation.n_tasks} tasks kept ({of_episodes(*evaluation.counts)}), in {path}")
+    if warning := doubt(*evaluation.counts):
+        print(warning)
 
 
 def _successes(part: Evaluation, solved: float) -> int:

@@ -42,7 +42,7 @@ from arpo.envs.pocket.words import sentence
 from arpo.errors import TaskError
 from arpo.images import Pixels
 from arpo.model.layout import lay_out
-from arpo.resize import FACTOR, PATCH
+from arpo.resize import QWEN2_5
 from arpo.seeds import EVALUATION
 from arpo.types import Observation, Task
 from arpo.vocabulary import TokenizerVocabulary
@@ -54,6 +54,7 @@ LessonBatch: TypeAlias = dict[str, Tensor]
 """See `collate`; small types, for a batch travels from the process that makes it to the one that learns from it."""
 
 IGNORE = -100
+PATCH, FACTOR = QWEN2_5.patch, QWEN2_5.factor
 READINGS = 0.45  # the share of lessons that are readings
 NOISE = 0.12  # the chance that a move of an episode is a wrong one
 QUESTIONS = 24  # words asked in one reading …

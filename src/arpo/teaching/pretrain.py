@@ -51,10 +51,9 @@ from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError, EngineError
 from arpo.model.checkpoint import Checkpoint, load_model, save_model
 from arpo.model.qwen import QwenVL
-from arpo.resize import PATCH
 from arpo.seeds import derive, training_seed
 from arpo.tasks.load import load_tasks
-from arpo.teaching.lessons import IGNORE, KINDS, LessonBatch, Lessons, Teacher, collate
+from arpo.teaching.lessons import IGNORE, KINDS, PATCH, LessonBatch, Lessons, Teacher, collate
 from arpo.teaching.tiny import make_config, make_tokenizer, new_model, save_tokenizer
 from arpo.training.checkpoint import on_disk
 from arpo.types import Attempt, Observation, Provenance, Task
@@ -154,8 +153,9 @@ class Pupil(nn.Module):
 def answer(pupil: Pupil, batch: LessonBatch, features: Tensor) -> Tensor:
     """Logits of the tokens to be learned."""
     text = pupil.model.model.language_model
-    hidden = text(batch["ids"].long(), batch["positions"].long(), features.flatten(0, 1))
-    return hidden.flatten(0, 1)[batch["learn"].long() - 1] @ text.embed_tokens.weight.T
+    ids, positions = batch["ids"].long(), batch["positions"].long()
+    hidden = text(ids.flatten(), positions.flatten(1), features.flatten(0, 1), lengths=[ids.shape[1]] * len(ids))
+    return hidden[batch["learn"].long() - 1] @ text.embed_tokens.weight.T
 
 
 def losses(pupil: Pupil, batch: LessonBatch) -> tuple[Tensor, Tensor, Tensor, Tensor]:

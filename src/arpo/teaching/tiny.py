@@ -14,18 +14,17 @@ from typing import Any
 
 import tokenizers
 import torch
+import transformers
 from tokenizers import decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig, Qwen2_5_VLForConditionalGeneration
+from transformers import PreTrainedTokenizerFast, Qwen2_5_VLConfig
 
+from arpo.model.checkpoint import SPLIT, make_model
 from arpo.model.qwen import QwenVL
 
 SPECIALS = (
     "<|endoftext|> <|im_start|> <|im_end|> <|box_start|> <|box_end|> "
     "<|vision_start|> <|vision_end|> <|image_pad|> <|video_pad|>"
 ).split()
-SPLIT = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
 
 
 def make_tokenizer(corpus: Iterable[str], size: int = 1024) -> tokenizers.Tokenizer:
@@ -93,11 +92,11 @@ def make_config(tokenizer: tokenizers.Tokenizer, vision: dict[str, int], text: d
     )
 
 
-def new_model(config: Qwen2_5_VLConfig) -> QwenVL:
+def new_model(config: Any) -> QwenVL:
     """A model with random weights, as transformers makes them."""
-    make: Any = Qwen2_5_VLForConditionalGeneration
     with torch.device("meta"):
-        model = QwenVL(config)
+        model = make_model(config)
+    make: Any = getattr(transformers, model.architecture)
     model.load_state_dict(make(config).state_dict(), assign=True)
     model.tie()
     return model

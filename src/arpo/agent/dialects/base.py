@@ -86,7 +86,14 @@ class DialectEntry:
     factory: str | Callable[..., Dialect]  # (vocabulary, prompt_file=, screenshots=, block=); or "module:callable"
 
 
-DIALECTS = Registry("dialect", "arpo.dialects", [DialectEntry("uitars", "arpo.agent.dialects.uitars:UITars")])
+DIALECTS = Registry(
+    "dialect",
+    "arpo.dialects",
+    [
+        DialectEntry("uitars", "arpo.agent.dialects.uitars:UITars"),
+        DialectEntry("qwen3vl", "arpo.agent.dialects.qwen3:Qwen3"),
+    ],
+)
 
 
 def make_dialect(agent: AgentConfig, vocabulary: Vocabulary) -> Dialect:
