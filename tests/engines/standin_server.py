@@ -24,6 +24,7 @@ class StandIn:
         self.next: list[str] = []
         self.asked: list[dict[str, Any]] = []  # turns
         self.loaded: list[str] = []
+        self.connections: list[str] = []  # what each request says of its own
         self.running = self.at_once = 0
         self.max_context: Any = 600
 
@@ -40,6 +41,7 @@ class StandIn:
             head = (await reader.readuntil(b"\r\n\r\n")).decode()
             _, path, _ = head.split("\r\n")[0].split()
             headers = {line.partition(":")[0].lower(): line.partition(":")[2].strip() for line in head.splitlines()[1:]}
+            self.connections.append(headers.get("connection", ""))
             body = await reader.readexactly(int(headers.get("content-length", 0)))
             if headers.get("authorization") != f"Bearer {self.token}":
                 status, answer = 401, {"error": "token"}

@@ -83,6 +83,16 @@ def test_a_turn_is_asked_and_answered(tiny: Checkpoint, weights: Published, prom
     played(tiny, weights, work)
 
 
+def test_no_connection_is_kept_for_later(tiny: Checkpoint, weights: Published, prompt: Prompt) -> None:
+    """httpx loses kept ones where a call is cancelled while it closes those that are too old."""
+
+    async def work(engine: VllmEngine, servers: list[StandIn]) -> None:
+        await engine.generate("a", prompt, SETTINGS, 0)
+        assert len(servers[0].connections) > 1 and set(servers[0].connections) == {"close"}
+
+    played(tiny, weights, work, servers=1)
+
+
 def test_a_prompt_that_does_not_fit_is_refused_before_it_is_sent(
     tiny: Checkpoint, weights: Published, prompt: Prompt
 ) -> None:

@@ -58,11 +58,12 @@ class Server:
         # What passes between us and a server is never sent through a proxy.
         self._http = httpx.AsyncClient(
             base_url=address,
-            headers={"Authorization": f"Bearer {token}"},
+            # A connection for each request: httpx loses one that it kept where the call that finds it too old is
+            # cancelled, and a kept one may just be closed by the server. Beside a turn a new one costs nothing.
+            headers={"Authorization": f"Bearer {token}", "Connection": "close"},
             trust_env=False,
             timeout=httpx.Timeout(None, connect=ANSWER_S),
-            # Dropped before the server does so, after 5 s: else a turn may meet a connection that is just being closed.
-            limits=httpx.Limits(max_connections=None, max_keepalive_connections=64, keepalive_expiry=2.0),
+            limits=httpx.Limits(max_connections=None, max_keepalive_connections=0),
         )
 
     async def state(self) -> dict[str, Any]:
