@@ -348,10 +348,7 @@ def test_a_stopped_resident_process_is_machinery_whatever_it_is_sent(
 
 def send(traces: Traces, number: int, program: str) -> None:
     """A signal, from the host."""
-    pids = [pid for pid, line in traces.processes().items() if line.startswith(program)]
-    assert pids
-    for pid in pids:
-        os.kill(pid, number)
+    kill(traces, lambda pid, line: line.startswith(program), number)
 
 
 def test_a_closed_one_is_machinery_and_may_be_closed_again(start: Start) -> None:
@@ -390,7 +387,9 @@ ENDINGS = {
 
 
 def kill(traces: Traces, which: Callable[[int, str], bool], number: int = signal.SIGKILL) -> None:
-    for pid in [pid for pid, line in traces.processes().items() if which(pid, line)]:
+    pids = [pid for pid, line in traces.processes().items() if which(pid, line)]
+    assert pids
+    for pid in pids:
         with contextlib.suppress(ProcessLookupError):  # it has ended with the one before
             os.kill(pid, number)
 

@@ -27,7 +27,6 @@ from typing import Any
 LONGEST = 2**20  # bytes of a request of ours, but for files
 PIECE = 2**22  # bytes of a file at once
 NAME = re.compile(r"\w[\w.-]*\.(safetensors|json)")
-WEIGHTS = re.compile(r"[0-9a-f]{64}")
 UNKNOWN = ""  # the name of weights that were only half taken
 
 Files = dict[str, tuple[int, str]]
