@@ -117,7 +117,7 @@ def test_a_step_that_fails_or_hangs_is_machinery_and_the_desktop_goes_on(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sandbox = start()
-    monkeypatch.setattr(setup, "COMMAND_S", 3.0)  # the others must have come to their end by then
+    monkeypatch.setattr(setup, "COMMAND_S", 8.0)  # the others must have come to their end by then
     monkeypatch.setattr(setup, "WAIT_S", 0.2)
     for bad, reason in FAILING:
         with pytest.raises(EnvError) as failed:
