@@ -58,10 +58,10 @@ lint: install
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
 
-# Strict: a link or an anchor that leads nowhere, or a page that the nav lacks, ends it.
+# Strict: a link or an anchor that leads nowhere, or a page that the nav lacks, ends it. The variable: no advertisement.
 docs: install
 	$(BIN)/python docs/make_reference.py
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet  # no talk of other versions
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "The documentation is in site/index.html"
 
 install: .venv/installed

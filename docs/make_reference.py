@@ -196,7 +196,7 @@ def _signature(node: ast.FunctionDef | ast.AsyncFunctionDef, name: str) -> str:
     """On one line, or with an argument a line where that would be long."""
     arguments = [one for one in _split(ast.unparse(node.args)) if one not in ("self", "cls")]
     returns = f" -> {ast.unparse(node.returns)}" if node.returns else ""
-    if len(whole := f"{name}({', '.join(arguments)}){returns}") <= 100:
+    if len(whole := f"{name}({', '.join(arguments)}){returns}") <= 88:
         return whole
     return "\n".join([f"{name}(", *(f"    {argument}," for argument in arguments), f"){returns}"])
 
@@ -243,7 +243,7 @@ def main() -> None:
     FOLDER.mkdir(exist_ok=True)
     stale = list[str]()
     for name, make in PAGES.items():
-        page, text = FOLDER / name, f"{MADE}\n\n{make().rstrip()}\n"
+        page, text = FOLDER / name, f"{make().rstrip()}\n\n{MADE}\n"
         if not page.exists() or page.read_text(encoding="utf-8") != text:
             stale.append(name)
             if "--check" not in sys.argv:

@@ -90,7 +90,8 @@ def content(path: str) -> str:
     if path.endswith(".md"):
         return file.read_text(encoding="utf-8")
     if path.endswith(".ipynb"):
-        return "\n\n".join(_cell(cell) for cell in json.loads(file.read_text(encoding="utf-8"))["cells"])
+        cells = [_cell(cell) for cell in json.loads(file.read_text(encoding="utf-8"))["cells"]]
+        return "\n\n".join([*cells, f"The file: [{file.name}]({file.name})."])
     head = f"---\ntitle: {file.name}\nsearch:\n  exclude: true\n---\n\n# {file.name}\n\n`{path}`\n\n"
     if file.is_dir():
         return head + "\n".join(f"- `{inner.name}`" for inner in sorted(file.iterdir()) if inner.is_file())
