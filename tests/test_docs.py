@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from arpo import api
+from arpo import api, cli
 from arpo.algorithms.base import METHODS
 from arpo.config import AlgorithmConfig, known_keys
 from arpo.envs import listing
@@ -133,3 +133,35 @@ def test_a_page_names_settings_and_commands_that_there_are(name: str) -> None:
     commands = set(re.findall(r"^## arpo (\w+)", page("docs/reference/cli.md"), re.MULTILINE))
     told = set(re.findall(r"^ {4}arpo (\w+)|^[^#\n].*`arpo (\w+)", page(name), re.MULTILINE))
     assert {one or other for one, other in told} - commands == set()
+
+
+MISTAKES = [
+    "train pocket trian.updates=3",
+    "train pocket train.updates=4.5",
+    "train nowhere",
+    "train env.name=nothing",
+    "train pocket algorithm.name=grpo algorithm.replay=true",
+    "train pocket train.rollout_tasks=100 --dry-run",
+    "train pocket train.optimizer_tasks=9 --dry-run",
+    "train pocket algorithm.name=rft algorithm.kl=1 --dry-run",
+    "train pocket engine.name=openai --dry-run",
+    "train pocket tasks.source=tran --dry-run",
+    "train osworld-1gpu --dry-run",
+    "train --resume nothing",
+    "eval nobody",
+    "eval . --run-dir run",
+]
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_what_a_mistake_prints_is_on_the_troubleshooting_page(
+    mistake: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["arpo", *mistake.split()])
+    with pytest.raises(SystemExit):
+        cli.main()
+    said = capsys.readouterr().err.strip().removeprefix("error: ")
+    entries = re.findall(r"^### `(.+)`$", page("docs/troubleshooting.md"), re.MULTILINE)
+    patterns = [".*".join(re.escape(part) for part in entry.split("…")) for entry in entries]
+    assert [entry for entry, pattern in zip(entries, patterns, strict=True) if re.fullmatch(pattern, said)], said

@@ -142,7 +142,8 @@ RUN = """if True:
     import sys
     import nbclient, nbformat
     notebook = nbformat.read(sys.argv[1], as_version=4)
-    nbclient.NotebookClient(notebook, timeout=1800, resources={"metadata": {"path": sys.argv[2]}}).execute()
+    folder = {"metadata": {"path": sys.argv[2]}}
+    nbclient.NotebookClient(notebook, timeout=1800, startup_timeout=600, resources=folder).execute()
     nbformat.write(notebook, sys.argv[3])"""
 
 
@@ -154,7 +155,8 @@ def test_the_notebook_is_kept_without_outputs() -> None:
 @pytest.mark.slow
 def test_the_notebook_trains_and_shows_curves_and_screenshots(tmp_path: Path) -> None:
     out = tmp_path / "run.ipynb"
-    here = {**os.environ, "JUPYTER_RUNTIME_DIR": str(tmp_path / "jupyter"), "IPYTHONDIR": str(tmp_path / "ipython")}
+    own = ("JUPYTER_RUNTIME_DIR", "JUPYTER_DATA_DIR", "JUPYTER_CONFIG_DIR", "IPYTHONDIR")  # not the user's kernels
+    here = os.environ | {name: str(tmp_path / name.lower()) for name in own}
     done = subprocess.run(
         [sys.executable, "-c", RUN, NOTEBOOK, tmp_path, out], env=here, capture_output=True, text=True
     )
