@@ -13,13 +13,14 @@ CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/arpo
 OSWORLD_CLIENT := $(CACHE)/osworld-client
 VLLM := $(CACHE)/vllm
 
-.PHONY: help demo test test-heavy coverage install lint desktop osworld-client vllm constraints clean
+.PHONY: help demo test test-heavy coverage install lint docs desktop osworld-client vllm constraints clean
 
 help:
 	@echo "make demo     train the small agent that comes with arpo on the embedded desktop: some 10 minutes; see demo/"
 	@echo "make test     lint, types and all tests but those that take minutes of real applications: make test-heavy"
 	@echo "make coverage the same tests, and which lines of arpo they reach; takes half as long again or more"
 	@echo "make install  only the set-up: .venv with arpo in it"
+	@echo "make docs     the documentation as a site, in site/; its pages on settings, commands and the API made anew"
 	@echo "make desktop  Debian's packages for desktops with real applications: 1.5 GB; needs root"
 	@echo "make osworld-client  OSWorld's own client in an environment of its own, in the user's cache folder: 0.9 GB"
 	@echo "make vllm     vLLM for CPUs, likewise: 3.5 GB"
@@ -56,6 +57,12 @@ lint: install
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy --config-file tests/mypy.ini
+
+# Strict: a link or an anchor that leads nowhere, or a page that the nav lacks, ends it. The variable: no advertisement.
+docs: install
+	$(BIN)/python docs/make_reference.py
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	@echo "The documentation is in site/index.html"
 
 install: .venv/installed
 
@@ -109,5 +116,5 @@ constraints:
 	  $(BIN)/pip freeze --all --exclude pip --exclude-editable | sed 's/+cpu$$//'; } > constraints.tmp && mv constraints.tmp constraints.txt
 
 clean:
-	rm -rf .venv $(DEMO) build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
+	rm -rf .venv $(DEMO) build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .coverage .coverage.*
 	@rmdir demo 2>/dev/null || true
