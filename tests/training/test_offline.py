@@ -532,6 +532,6 @@ def test_an_evaluation_in_which_fail_was_said_for_the_agent_is_not_learned_from(
     guesser_folder: Path, tmp_path: Path
 ) -> None:
     package.evaluate(guesser_folder, *JUDGED, *WHERE, "eval.protocol=standard", "seed=7", run_dir=tmp_path / "trials")
-    with pytest.raises(ArpoError, match="was judged with eval.protocol=standard: it may score what the agent never"):
+    with pytest.raises(ArpoError, match=r"was judged with eval\.protocol=standard: it may score what the agent never"):
         package.train(*settings(guesser_folder), run_dir=tmp_path / "new", from_runs=[tmp_path / "trials"])
     assert not (tmp_path / "new").exists()
