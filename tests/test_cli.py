@@ -62,6 +62,7 @@ COMMANDS = [
     ["bench", "envs"],
     ["bench", "train"],
     ["eval"],
+    ["osworld-eval"],
     ["compare"],
     ["pretrain"],
     ["doctor"],

@@ -26,7 +26,7 @@ from arpo.envs.pool import LocalPool
 from arpo.errors import ArpoError
 from arpo.evaluation import agents
 from arpo.evaluation.command import default_folder, run_evaluation
-from arpo.evaluation.run import Evaluation, sampling_of
+from arpo.evaluation.run import Evaluation, judged_agent
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.store import Run
 from arpo.tasks.load import STORED, load_tasks
@@ -76,7 +76,7 @@ def load_agent(model: str | Path = "base", *settings: str) -> Agent:
     """An agent that can play: a model as in `evaluate`, but no script. Its sampling is that of the section `eval`."""
     config = _configured(settings)
     loaded = agents.load_agent(config, agents.find_model(str(model)), config.eval.n_envs)
-    return Agent(loaded.engine, loaded.dialect, sampling_of(config.eval))
+    return judged_agent(loaded.engine, loaded.dialect, config.eval)
 
 
 @callable_anywhere

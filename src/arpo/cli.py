@@ -60,17 +60,29 @@ def _before_any_command(
 @app.command("eval")
 def evaluate(
     model: Annotated[
-        str, typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; expert, random or fail.")
-    ],
+        str | None,
+        typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; expert, random or fail."),
+    ] = None,
     settings: Settings = None,
     tasks: Annotated[str | None, typer.Option(help="A split, a task list file or one id: tasks.source.")] = None,
     trials: Annotated[int | None, typer.Option(help="How often each task is tried: eval.trials.")] = None,
     temperature: Annotated[float | None, typer.Option(help="Of sampling: eval.temperature.")] = None,
     top_p: Annotated[float | None, typer.Option(help="Of sampling: eval.top_p.")] = None,
     max_tokens: Annotated[int | None, typer.Option(help="Of one reply: eval.max_tokens.")] = None,
+    max_steps: Annotated[int | None, typer.Option(help="Most actions of an episode: tasks.max_steps.")] = None,
+    protocol: Annotated[
+        str | None, typer.Option(help="plain, or one of the paper's, standard and hard: eval.protocol.")
+    ] = None,
     n_envs: Annotated[int | None, typer.Option(help="Episodes at once: eval.n_envs.")] = None,
     seed: Annotated[int | None, typer.Option(help="Of the screens and of sampling.")] = None,
     run_dir: RunDirOption = None,
+    osworld_results: Annotated[
+        Path | None, typer.Option(help="A folder for the episodes in OSWorld's layout, beside the run's.")
+    ] = None,
+    compare: Annotated[
+        tuple[Path, Path] | None,
+        typer.Option(metavar="A B", help="Play nothing: compare two runs task by task, and test the difference."),
+    ] = None,
     pictures: Annotated[Path | None, typer.Option(help="A folder for pictures of a success and a failure.")] = None,
     as_json: JsonOption = False,
     allow_weaker_sandbox: WeakerOption = False,
@@ -87,21 +99,88 @@ def evaluate(
       arpo eval runs/first/checkpoints/update-00012          one of its others
       arpo eval MODEL env.size=1280x800 --temperature 1.0 --json
       arpo eval MODEL --run-dir runs/mine                    killed? the same command resumes
+      arpo eval MODEL --protocol hard --osworld-results out  as the paper's OSWorld Hard, in OSWorld's layout
+      arpo eval --compare runs/before runs/after             which is better, and how sure that is
     """
+    from arpo.errors import ConfigError
+
+    if compare is not None:
+        from arpo.evaluation.pairs import compare_runs, comparison_as_json, print_comparison
+
+        if model is not None:
+            raise ConfigError(f"{model}: --compare plays nothing; name no model beside it")
+        found = compare_runs(*compare)
+        return show(comparison_as_json(found), as_json, lambda _: print_comparison(found))
+    if model is None:
+        raise ConfigError("name a model, as in `arpo eval base`, or two runs, as in `arpo eval --compare A B`")
     from arpo.engines.scripted import LOOK_BEHIND
-    from arpo.evaluation import command
-    from arpo.evaluation.agents import find_model
+    from arpo.evaluation.command import default_folder, judge
+    from arpo.evaluation.osworld_results import Results
 
     options = {"tasks.source": tasks, "eval.trials": trials, "eval.temperature": temperature, "eval.top_p": top_p}
-    options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "seed": seed}
-    options |= {"env.allow_weaker_sandbox": allow_weaker_sandbox or None}
+    options |= {"eval.max_tokens": max_tokens, "eval.n_envs": n_envs, "tasks.max_steps": max_steps, "seed": seed}
+    options |= {"eval.protocol": protocol, "env.allow_weaker_sandbox": allow_weaker_sandbox or None}
     config = configured(settings, options, instead=("env.workers=0",) if model in LOOK_BEHIND else ())
-    folder = run_dir or command.default_folder(model, config.tasks.source)
-    model = find_model(model)
-    evaluation = command.run_evaluation(config, model, folder, pictures)
-    numbers = command.as_json(evaluation, model, folder)
-    show(numbers, as_json, lambda _: command.print_table(evaluation, model, folder))
-    if evaluation.errors == len(evaluation.trials):
+    folder = run_dir or default_folder(model, config.tasks.source)
+    results = Results(osworld_results, model) if osworld_results else None
+    if not judge(config, model, folder, pictures, results, as_json):
+        raise typer.Exit(1)
+
+
+@app.command("osworld-eval")
+def osworld_eval(
+    settings: Settings = None,
+    headless: Annotated[bool, typer.Option("--headless", help="Changes nothing: there is no window.")] = False,
+    observation_type: Annotated[str, typer.Option("--observation_type", help="Only screenshot.")] = "screenshot",
+    action_space: Annotated[str, typer.Option("--action_space", help="Only pyautogui.")] = "pyautogui",
+    max_steps: Annotated[int, typer.Option("--max_steps", help="Most actions of an episode.")] = 15,
+    max_trajectory_length: Annotated[
+        int | None,
+        typer.Option("--max_trajectory_length", help="FAIL is said after so many; more than max_steps: never."),
+    ] = None,
+    temperature: Annotated[float, typer.Option("--temperature", help="Of sampling.")] = 0.6,
+    model: Annotated[str, typer.Option("--model", help="As the server calls it, or as in `arpo eval`.")] = "",
+    num_envs: Annotated[int, typer.Option("--num_envs", help="Machines, and episodes at once.")] = 1,
+    result_dir: Annotated[Path, typer.Option("--result_dir", help="In OSWorld's layout.")] = Path("results"),
+    test_all_meta_path: Annotated[
+        str, typer.Option("--test_all_meta_path", help="The list of tasks.")
+    ] = "evaluation_examples/test_all.json",
+    trial_id: Annotated[int, typer.Option("--trial-id", help="Names the folder, and is the seed.")] = 0,
+    server_ip: Annotated[
+        str | None, typer.Option("--server_ip", help="An OpenAI-compatible server, such as vLLM's.")
+    ] = None,
+    as_json: JsonOption = False,
+    dry_run: DryRunOption = False,
+) -> None:
+    """`arpo eval` with the words of the ARPO release's evaluation script.
+
+    Exit status 1 where no trial could be scored. The same command again resumes.
+
+    \b
+    Examples:
+      arpo osworld-eval --headless --observation_type screenshot --max_steps 15 --max_trajectory_length 15 \\
+        --temperature 0.6 --model ui-tars-1.5 --action_space pyautogui --num_envs 8 --result_dir results \\
+        --test_all_meta_path evaluation_examples/test_all.json --trial-id 0 --server_ip http://10.1.1.3:8000
+      arpo osworld-eval … --dry-run                          which settings of arpo that is
+      arpo osworld-eval … env.osworld_disk=Ubuntu.qcow2      what the script has no word for
+    """
+    from arpo.evaluation.osworld_command import OsworldWords, run_osworld
+
+    words = OsworldWords(
+        headless=headless,
+        observation_type=observation_type,
+        action_space=action_space,
+        max_steps=max_steps,
+        max_trajectory_length=max_trajectory_length,
+        temperature=temperature,
+        model=model,
+        num_envs=num_envs,
+        result_dir=result_dir,
+        test_all_meta_path=test_all_meta_path,
+        trial_id=trial_id,
+        server_ip=server_ip,
+    )
+    if not run_osworld(words, settings or [], as_json, dry_run):
         raise typer.Exit(1)
 
 

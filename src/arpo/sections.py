@@ -177,6 +177,10 @@ class EvalConfig(Section):
     top_p: float = setting(1.0, "of the likeliest tokens, the share that is drawn from", gt=0, le=1)
     max_tokens: int = setting(256, "of one reply; a longer one is cut off", ge=1)
     n_envs: int = setting(16, "how many episodes run at once; changes no result", ge=1, le=4096)
+    protocol: Literal["plain", "standard", "hard"] = setting(
+        "plain",
+        "plain: all is scored as it stands; standard: FAIL is said at the step limit; hard: infeasible tasks apart",
+    )
     held_out: int = setting(32, "around training: tasks of each held-out split that are tried too; 0: none", ge=0)
 
 

@@ -19,6 +19,7 @@ from arpo.evaluation.command import run_evaluation
 from arpo.evaluation.run import Evaluation
 from arpo.runs import progress
 from arpo.runs.store import Run
+from arpo.types import to_json
 from fake_env import FakeEnv, make_task, write_list
 
 pytestmark = pytest.mark.usefixtures("fake_backend")
@@ -81,7 +82,7 @@ def test_scripts_run_with_settings_that_have_workers(script: str, arpo: Arpo) ->
 def test_scripts_that_do_not_look_behind_the_screen_do_the_same_in_workers(arpo: Arpo) -> None:
     settings = ("random", "--tasks", "shell-open-000", "--trials", "3", "--json")
     here, apart = (json.loads(arpo(*settings, f"env.workers={n}", "--run-dir", str(n))[1]) for n in (0, 2))
-    assert here | {"run_dir": ""} == apart | {"run_dir": ""}
+    assert timeless(here) == timeless(apart)
 
 
 def test_pictures_show_a_success_and_a_failure(arpo: Arpo) -> None:
@@ -115,10 +116,65 @@ def test_people_get_a_table_and_are_told_where_to_look(arpo: Arpo) -> None:
     assert [line.split()[:4] for line in lines[2:4]] == [["buttons", "3", "3", "100.0%"], ["all", "3", "3", "100.0%"]]
     assert lines[4] == "success 100.0% (of 3 episodes, 0 without a score)"
     assert "finished 2, gave up 1" in lines[5]
-    folder = Path(lines[6].rpartition(" ")[2])
+    assert lines[6].endswith(" s in all") and lines[7].startswith("waiting in all episodes: ")
+    folder = Path(lines[8].rpartition(" ")[2])
     with Run.read(folder) as run:
         assert {trajectory.task_id for trajectory in run.trajectories()} == {"press-1", "press-2", "never-1"}
         assert all(run.image(trajectory.start) for trajectory in run.trajectories())
+
+
+def test_the_table_fits_80_columns_and_has_what_several_tries_come_to(
+    arpo: Arpo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    domain = "libreoffice_impress"  # the longest of OSWorld's
+    where = Path("examples", domain)
+    where.mkdir(parents=True)
+    (where / "never-1.json").write_bytes(to_json(make_task("never-1", feasible=False, domain=domain)))
+    Path("list.json").write_text(json.dumps({domain: ["never-1"]}))
+    _, out, _ = arpo("fail", *FAKE, "--tasks", "list.json", "--trials", "5", "--run-dir", "here")
+    lines = out.splitlines()
+    assert lines[2].split() == [domain, "1", "5", "100.0%", "57%", "to", "100%", "0"]
+    assert [line for line in lines if "pass@" in line] == [
+        "solved by one of 2 tries (pass@2): 100.0% (39% to 100%)",
+        "solved by one of 4 tries (pass@4): 100.0% (25% to 100%)",
+    ]
+
+
+def test_json_says_what_it_took_and_the_same_after_a_resume(arpo: Arpo) -> None:
+    first = arpo("expert", *FAKE, "--trials", "2", "--json", "--run-dir", "here")
+    told = json.loads(first[1])
+    assert told["tokens"] is None  # a script has no tokens of a model
+    assert told["time"].keys() == {"engine_s", "env_s", "whole_s"} and all(told["time"].values())
+    assert told["mean_steps"] == pytest.approx(5 / 3) and told["tasks"]["never-1"]["mean_steps"] == 1.0
+    assert [told["trials"][i]["success"] for i in "01"] == [1.0, 1.0]
+    assert told["pass_at"].keys() == {"1", "2"} and told["pass_at"]["2"]["rate"] == 1.0
+    assert arpo("expert", *FAKE, "--trials", "2", "--json", "--run-dir", "here") == first
+    with Run.read(Path("here")) as run:
+        engine_s = sum(step.engine_s for trajectory in run.trajectories() for step in trajectory.steps)
+    assert told["time"]["engine_s"] == pytest.approx(engine_s)
+
+
+def test_a_resume_unpacks_no_episode_again(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = arpo("expert", *FAKE, "--json", "--run-dir", "here")
+
+    def unpack(self: Run, name: str) -> None:
+        raise AssertionError(f"{name} was unpacked")
+
+    monkeypatch.setattr(Run, "trajectory", unpack)
+    assert arpo("expert", *FAKE, "--json", "--run-dir", "here") == first
+
+
+def test_what_somebody_else_noted_in_the_folder_is_looked_up_again(arpo: Arpo) -> None:
+    first = arpo("expert", *FAKE, "--json", "--run-dir", "here")
+    with Run.write(Path("here"), "") as run:
+        for task, text in (("press-1", "[" * 100_000), ("press-2", '[1, "2", NaN]'), ("never-1", "{}")):
+            assert run.fact(f"spent eval0-{task}-0-0") is not None
+            run.note(f"spent eval0-{task}-0-0", text)
+    assert arpo("expert", *FAKE, "--json", "--run-dir", "here") == first
+    with Run.write(Path("here"), "") as run:
+        run.note("evaluation seconds", "many")
+    assert json.loads(arpo("expert", *FAKE, "--json", "--run-dir", "here")[1])["time"]["whole_s"] == 0.0
 
 
 def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
@@ -130,6 +186,8 @@ def test_a_begun_folder_goes_on_only_with_the_same_settings(arpo: Arpo) -> None:
     told = "error: here: was begun with {}, not {}; choose another folder\n"
     assert arpo("expert", *FAKE, "--run-dir", "here", "--trials", "2")[2] == told.format("trials: 1", "trials: 2")
     assert arpo("fail", *FAKE, "--run-dir", "here")[2] == told.format("model expert", "fail")
+    line = told.format("protocol: plain", "protocol: hard")
+    assert arpo("expert", *FAKE, "--run-dir", "here", "--protocol", "hard")[2] == line
 
 
 def test_a_begun_folder_does_not_keep_the_score_of_another_checker(arpo: Arpo) -> None:
@@ -155,6 +213,15 @@ def test_a_begun_folder_does_not_keep_the_score_of_another_checker(arpo: Arpo) -
         (["expert", "--top-p", "0"], "error: eval.top_p=0.0: must be more than 0\n"),
         (["expert", "--temperature", "-1"], "error: eval.temperature=-1.0: must be at least 0\n"),
         (["expert", "eval.temperature=warm"], "error: eval.temperature=warm: must be a number\n"),
+        (["expert", "--max-steps", "0"], "error: tasks.max_steps=0: must be at least 1\n"),
+        (
+            ["expert", "--protocol", "easy"],
+            "error: eval.protocol=easy: must be 'plain', 'standard' or 'hard'\n",
+        ),
+        (
+            [],
+            "error: name a model, as in `arpo eval base`, or two runs, as in `arpo eval --compare A B`\n",
+        ),
         (["expert", "--tasks", "trian"], "error: unknown split or task 'trian': did you mean train?\n"),
         (["expert", "env.size=10x10"], "error: size 10x10: pocket draws screens from 336x224 to 1920x1080\n"),
     ],
@@ -208,20 +275,48 @@ def test_a_long_evaluation_is_not_silent_without_a_terminal(arpo: Arpo, monkeypa
     assert said == [[f"evaluating: {done} of 3", f" success so far 100% (of {done} episodes"] for done in (1, 2)]
 
 
-def test_killed_and_started_again_it_comes_to_the_same_numbers(tmp_path: Path) -> None:
+def test_killed_and_started_again_it_comes_to_the_same_numbers_and_the_same_osworld_folder(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "arpo.cli", "eval", "random", "--tasks", "subset32", "--json", "--n-envs", "3"]
 
-    def numbers(folder: Path) -> object:
-        done = subprocess.run([*arguments, "--run-dir", folder], capture_output=True, check=True)
-        return json.loads(done.stdout) | {"run_dir": ""}
+    def command(folder: Path) -> list[str | Path]:
+        return [*arguments, "--run-dir", folder, "--osworld-results", tmp_path / f"{folder.name}-osworld"]
 
-    killed = tmp_path / "killed"
-    with subprocess.Popen([*arguments, "--run-dir", killed], stdout=subprocess.PIPE) as child:
+    def numbers(folder: Path) -> object:
+        done = subprocess.run(command(folder), capture_output=True, check=True)
+        return timeless(json.loads(done.stdout))
+
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    with subprocess.Popen(command(killed), stdout=subprocess.PIPE) as child:
         while child.poll() is None and finished(killed) < 5:
             time.sleep(0.01)
         os.kill(child.pid, signal.SIGKILL)
     assert 5 <= finished(killed) < 32
-    assert numbers(killed) == numbers(tmp_path / "whole")
+    assert numbers(killed) == numbers(whole)
+    files = [contents(tmp_path / f"{folder.name}-osworld") for folder in (killed, whole)]
+    assert files[0] == files[1] and sum(name.endswith("result.txt") for name in files[0]) == 32
+
+
+def test_killed_while_it_writes_osworlds_folder_it_comes_to_the_same_folder(tmp_path: Path) -> None:
+    arguments = [sys.executable, "-m", "arpo.cli", "eval", "random", "--tasks", "subset32", "--json"]
+    arguments += ["--max-steps", "3", "--run-dir", str(tmp_path / "run"), "--osworld-results"]
+    subprocess.run([*arguments, tmp_path / "whole"], capture_output=True, check=True)
+    killed = tmp_path / "killed"
+    with subprocess.Popen([*arguments, killed], stdout=subprocess.PIPE) as child:
+        while child.poll() is None and not any(killed.rglob("step_*")):
+            time.sleep(0.001)
+        os.kill(child.pid, signal.SIGKILL)
+    subprocess.run([*arguments, killed], capture_output=True, check=True)
+    assert contents(killed) == contents(tmp_path / "whole")
+
+
+def timeless(told: dict[str, object]) -> dict[str, object]:
+    """All but how long it took, and where it lies."""
+    assert "time" in told
+    return {key: value for key, value in told.items() if key not in ("time", "run_dir", "osworld_results")}
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 def finished(folder: Path) -> int:

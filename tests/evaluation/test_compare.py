@@ -184,3 +184,47 @@ def test_tasks_are_lost_that_the_base_mostly_solved_and_the_trained_agents_mostl
     assert gained.tolist() == [False, False, False, True]
     lost, gained = compare_table.changed(base, base)
     assert not lost.any() and not gained.any()
+
+
+def row(*values: float) -> Rates:
+    return np.array([values])
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "p_value"),
+    [
+        ((1, 1, 1), (0, 0, 0), 2 / 8),  # +++ and --- of eight
+        ((1, 1, 1, 0), (0, 0, 0, 1), 10 / 16),  # sums of four signs: 4, 2, 2, 2, 2 and their negatives reach 2
+        ((1, 1, 1, 0.5, 0.5), (0, 0, 0, 0.5, 0.5), 2 / 8),  # tasks that do not differ say nothing
+        ((0.75, 0.5), (0.5, 0.0), 2 / 4),  # 0.25 + 0.5 is reached by both signs alike alone
+        ((0.3,), (0.3,), 1.0),
+        ((1,), (0,), 1.0),  # of one task nothing can be told
+    ],
+)
+def test_the_permutation_test_is_what_counting_by_hand_gives(
+    one: tuple[float, ...], other: tuple[float, ...], p_value: float
+) -> None:
+    assert compare.permutation_test(row(*one), row(*other)) == compare.Permuted(p_value, exact=True)
+    assert compare.permutation_test(row(*other), row(*one)).p_value == p_value
+
+
+def test_of_many_tasks_a_sample_of_all_signs_tells_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = np.random.default_rng(6)
+    one, other = rng.integers(0, 5, (2, 1, 14)) / 4
+    exact = compare.permutation_test(one, other)
+    monkeypatch.setattr(compare, "EXACT", 4)
+    drawn = compare.permutation_test(one, other)
+    assert exact.exact and not drawn.exact and drawn == compare.permutation_test(one, other)
+    assert drawn.p_value == pytest.approx(exact.p_value, abs=0.01)
+    many = np.ones((1, 60))
+    assert compare.permutation_test(many, 0 * many).p_value == 1 / (compare.DRAWS + 1)  # never 0
+
+
+def test_where_two_agents_are_alike_few_p_values_are_small() -> None:
+    rng, small = np.random.default_rng(7), 0
+    for _ in range(400):
+        rates = rng.beta(0.5, 1.0, (1, 12))
+        one, other = (rng.binomial(4, rates) / 4 for _ in range(2))
+        small += compare.permutation_test(one, other).p_value <= 0.05
+    print(f"{small / 4:.1f} % at most 0.05")
+    assert small / 400 <= 0.08

@@ -1,11 +1,13 @@
 """Success rates and their intervals: known values, the edges, and how often the truth is inside."""
 
+import itertools
+import math
 import random
 import statistics
 
 import pytest
 
-from arpo.evaluation.statistics import student, success, wilson
+from arpo.evaluation.statistics import pass_at, student, success, wilson
 
 
 def test_wilsons_interval_is_the_textbooks() -> None:
@@ -55,4 +57,40 @@ def test_the_truth_is_inside_about_95_times_in_100(n_tasks: int, a: float, b: fl
         inside += low <= a / (a + b) <= high
         widths.append(high - low)
     print(f"{inside / 400:.1%} inside, width {statistics.fmean(widths):.3f}")
+    assert inside / 400 >= 0.92
+
+
+@pytest.mark.parametrize(("n", "c", "k"), [(4, 0, 2), (4, 1, 2), (4, 2, 4), (5, 2, 2), (8, 3, 4), (8, 8, 8), (6, 1, 6)])
+def test_pass_at_k_is_the_share_of_all_draws_of_k_tries_that_hold_a_success(n: int, c: int, k: int) -> None:
+    tries = [i < c for i in range(n)]
+    draws = [any(draw) for draw in itertools.combinations(tries, k)]
+    assert pass_at([tries], k)[0] == pytest.approx(statistics.fmean(draws))
+
+
+def test_pass_at_1_is_success_with_the_same_interval() -> None:
+    tasks = [[True, False, False, True], [False] * 4, [True, True, False, True]]
+    rate, interval = success([[float(one) for one in tries] for tries in tasks])
+    assert pass_at(tasks, 1) == (pytest.approx(rate), pytest.approx(interval))
+
+
+def test_pass_at_k_has_no_bias() -> None:
+    """What 1 - (1 - c/n)^k would have: the mean over all that n tries can come to is the truth."""
+    n, k, p = 6, 4, 0.15
+    chances = [math.comb(n, c) * p**c * (1 - p) ** (n - c) for c in range(n + 1)]
+    told = sum(chance * pass_at([[i < c for i in range(n)]], k)[0] for c, chance in enumerate(chances))
+    assert told == pytest.approx(1 - (1 - p) ** k)
+    plain = sum(chance * (1 - (1 - c / n) ** k) for c, chance in enumerate(chances))
+    assert abs(plain - (1 - (1 - p) ** k)) > 0.02
+
+
+@pytest.mark.parametrize(("n_tasks", "k"), [(32, 2), (32, 4), (32, 8), (8, 4)])
+def test_the_truth_of_pass_at_k_is_inside_about_95_times_in_100(n_tasks: int, k: int) -> None:
+    rng, a, b = random.Random(1), 0.3, 0.9
+    truth = 1 - math.prod((b + i) / (a + b + i) for i in range(k))  # the mean of 1 - (1 - rate)^k
+    inside = 0
+    for _ in range(400):
+        rates = [rng.betavariate(a, b) for _ in range(n_tasks)]
+        _, (low, high) = pass_at([[rng.random() < rate for _ in range(8)] for rate in rates], k)
+        inside += low <= truth <= high
+    print(f"{inside / 400:.1%} inside")
     assert inside / 400 >= 0.92

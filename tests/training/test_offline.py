@@ -526,3 +526,12 @@ def test_with_fixed_starts_stored_tasks_are_judged_on_fresh_ones_too_and_the_run
         cli.main()
     assert ended.value.code == 0
     assert len(metrics(tmp_path / "run")) == 2
+
+
+def test_an_evaluation_in_which_fail_was_said_for_the_agent_is_not_learned_from(
+    guesser_folder: Path, tmp_path: Path
+) -> None:
+    package.evaluate(guesser_folder, *JUDGED, *WHERE, "eval.protocol=standard", "seed=7", run_dir=tmp_path / "trials")
+    with pytest.raises(ArpoError, match=r"was judged with eval\.protocol=standard: it may score what the agent never"):
+        package.train(*settings(guesser_folder), run_dir=tmp_path / "new", from_runs=[tmp_path / "trials"])
+    assert not (tmp_path / "new").exists()

@@ -8,7 +8,7 @@ Whatever happens to the agent or to the machines is an Outcome of the trajectory
 DeviceError, which ends the whole run):
 
     an ending action       FINISHED, GAVE_UP, ASKED_USER       scored by the state of the machine
-    the task's max_steps   STEP_LIMIT                          scored as the state is; nothing is replaced by Fail
+    the task's max_steps   STEP_LIMIT                          scored as the state is, unless the agent fails at it
     ContextTooLong         CONTEXT_LIMIT                       scored as the state is
     no end of the reply    CUT_OFF                             scored
     no action in it        UNPARSABLE                          scored
@@ -19,6 +19,9 @@ DeviceError, which ends the whole run):
 
 An action that the environment refuses (an unknown key) counts as UNPARSABLE: nothing happened. The action of a cut-off
 reply is not carried out: an action counts once the agent has stopped speaking.
+
+With `Agent.fails_at_limit`, OSWorld's standard protocol, Fail takes the place of a last action that does not end the
+episode: infeasible tasks are then solved by whoever does not end in time, all others are lost to them.
 """
 
 from __future__ import annotations
@@ -31,7 +34,7 @@ import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
 
-from arpo.agent.actions import CallUser, Fail, Finish
+from arpo.agent.actions import ENDING, Action, CallUser, Fail, Finish
 from arpo.agent.dialects.base import Dialect, flatten
 from arpo.engines.base import Engine, Prompt, Sampling
 from arpo.envs.base import Lease
@@ -39,6 +42,7 @@ from arpo.errors import ActionError, ContextTooLong, EngineError, EnvError, Pars
 from arpo.seeds import derive
 from arpo.types import Attempt, Completion, Observation, Outcome, Step, Trajectory
 
+AT_LIMIT = Fail("the step limit")  # not the agent's own words
 ENDINGS = {Finish: Outcome.FINISHED, Fail: Outcome.GAVE_UP, CallUser: Outcome.ASKED_USER}
 _log = logging.getLogger(__name__)
 
@@ -50,6 +54,7 @@ class Agent:
     engine: Engine
     dialect: Dialect
     sampling: Sampling  # but for `stop`, which is the dialect's
+    fails_at_limit: bool = False  # see the module
 
 
 async def run_episode(
@@ -172,16 +177,24 @@ class _Episode:
         began = time.perf_counter()
         try:
             parsed = self.agent.dialect.parse(completion.text, self.env.size)
-            observation = await self.env.step(parsed.action)
+            action = self.instead_of(parsed.action)
+            observation = await self.env.step(action)
         except (ParseError, ActionError) as error:
             return replace(step, parse_error=str(error)), Outcome.UNPARSABLE
         except EnvError as error:
-            _log.warning("%s: environment error in %r: %s", self.attempt.id, parsed.action, error)
-            return replace(step, action=parsed.action, ignored=parsed.ignored), Outcome.ENV_ERROR
+            _log.warning("%s: environment error in %r: %s", self.attempt.id, action, error)
+            return replace(step, action=action, ignored=parsed.ignored), Outcome.ENV_ERROR
         except Ruined as error:
             _log.info("%s: %s", self.attempt.id, error)
-            return replace(step, action=parsed.action, ignored=parsed.ignored), Outcome.RUINED
-        step = replace(step, action=parsed.action, ignored=parsed.ignored, env_s=time.perf_counter() - began)
-        if outcome := ENDINGS.get(type(parsed.action)):
+            return replace(step, action=action, ignored=parsed.ignored), Outcome.RUINED
+        step = replace(step, action=action, ignored=parsed.ignored, env_s=time.perf_counter() - began)
+        if action is AT_LIMIT:
+            return step, Outcome.STEP_LIMIT
+        if outcome := ENDINGS.get(type(action)):
             return step, outcome
         return replace(step, observation=observation.hash, settle_s=observation.settle_s), observation
+
+    def instead_of(self, action: Action) -> Action:
+        """The same, or Fail where the limit is reached and the agent fails at it."""
+        last = len(self.steps) + 1 == self.attempt.task.max_steps
+        return AT_LIMIT if self.agent.fails_at_limit and last and not isinstance(action, ENDING) else action

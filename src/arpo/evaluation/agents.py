@@ -13,13 +13,12 @@ from pathlib import Path
 from rich.console import Console
 
 from arpo.agent.dialects.base import Dialect, make_dialect
-from arpo.agent.episode import Agent
 from arpo.agent.player import AgentFor
 from arpo.config import Config
 from arpo.engines.base import ENGINES, Engine, Made, make_engine, nothing
 from arpo.engines.scripted import POLICIES, byte_vocabulary, scripted
 from arpo.errors import ConfigError
-from arpo.evaluation.run import sampling_of
+from arpo.evaluation.run import judged_agent
 from arpo.files import refuse_links
 from arpo.runs.checkpoints import best_in, checkpoints_in
 
@@ -38,14 +37,13 @@ class Loaded:
 
 def find_agent(config: Config, model: str) -> tuple[AgentFor, str, Callable[[], Awaitable[object]]]:
     """The agent to be evaluated, a script or a model; what tells it from any other; what ends its engine."""
-    sampling = sampling_of(config.eval)
     if model in POLICIES:
         vocabulary = byte_vocabulary()
         dialect = make_dialect(config.agent, vocabulary)
         engine_for = scripted(model, dialect, vocabulary)
-        return lambda task, env: Agent(engine_for(task, env), dialect, sampling), model, nothing
+        return lambda task, env: judged_agent(engine_for(task, env), dialect, config.eval), model, nothing
     loaded = load_agent(config, model, config.eval.n_envs)
-    agent = Agent(loaded.engine, loaded.dialect, sampling)
+    agent = judged_agent(loaded.engine, loaded.dialect, config.eval)
     return lambda task, env: agent, loaded.made.identity, loaded.made.close
 
 

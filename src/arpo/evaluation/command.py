@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,13 +16,16 @@ from rich.table import Table
 
 from arpo.agent.player import AgentFor, Player
 from arpo.config import Config, to_yaml
-from arpo.engines.scripted import LOOK_BEHIND
+from arpo.engines.base import ENGINES
+from arpo.engines.scripted import LOOK_BEHIND, POLICIES
 from arpo.envs.base import settings_of
 from arpo.envs.pictures import from_trajectory, save_animation
 from arpo.envs.pool import make_pool, try_settings
 from arpo.errors import ConfigError
-from arpo.evaluation.agents import find_agent
+from arpo.evaluation.agents import find_agent, find_model
+from arpo.evaluation.osworld_results import Results
 from arpo.evaluation.run import Evaluation, Trial, doubt, evaluate, of_episodes
+from arpo.evaluation.spent import WHOLE, spent, whole_s
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
 from arpo.runs.settings import same_settings
@@ -30,10 +36,12 @@ from arpo.types import Task
 
 
 @callable_anywhere
-def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | None = None) -> Evaluation:
+def run_evaluation(
+    config: Config, model: str, folder: Path, pictures: Path | None = None, results: Results | None = None
+) -> Evaluation:
     """Evaluate a model or a script in a run folder, new or begun; a progress bar says how it stands.
 
-    `pictures`: a folder for moving pictures of a success and of a failure.
+    `pictures`: a folder for moving pictures of a success and of a failure. `results`: also in OSWorld's layout.
     """
     if model in LOOK_BEHIND and config.env.workers:
         why = f"the script {model} looks behind the screen, for which it needs env.workers=0"
@@ -44,6 +52,8 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
     agent_for, identity, close = find_agent(config, model)
     if pictures is not None:
         pictures.mkdir(parents=True, exist_ok=True)  # a place where they cannot be is said before the work
+    if results is not None:
+        results.prepare()
     with Run.write(folder, to_yaml(config)) as run:
         same_settings(run, config)
         same_tasks(run, {"tasks": tasks}, config)
@@ -52,8 +62,10 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
         async def work() -> Evaluation:
             try:
                 async with make_pool(config.env, config.eval.n_envs) as pool:
-                    player, starts = Player(pool, run), config.env.fixed_starts
-                    return await evaluate_shown("evaluating", agent_for, tasks, config, player, run, starts=starts)
+                    player, starts, noted = Player(pool, run), config.env.fixed_starts, _clock(run)
+                    return await evaluate_shown(
+                        "evaluating", agent_for, tasks, config, player, run, starts=starts, on_trial=noted
+                    )
             finally:
                 await close()
 
@@ -64,7 +76,38 @@ def run_evaluation(config: Config, model: str, folder: Path, pictures: Path | No
             raise
         if pictures is not None:
             _save_examples(run, tasks, pictures)
-        return evaluation
+        if results is not None:
+            results.write(run, evaluation)
+        played = (trial.trajectory for trial in (*evaluation.trials, *evaluation.infeasible))
+        tokens = model not in POLICIES and ENGINES.find(config.engine.name).trains  # else they are bytes of text
+        return dataclasses.replace(evaluation, spent=spent(run, filter(None, played), tokens))
+
+
+def judge(
+    config: Config, model: str, folder: Path, pictures: Path | None, results: Results | None, as_json: bool
+) -> bool:
+    """Evaluate and show what was found, for a program or for people. Whether any trial could be scored."""
+    model = find_model(model)
+    evaluation = run_evaluation(config, model, folder, pictures, results)
+    if as_json:
+        print(json.dumps(to_json(evaluation, model, folder, config, results), indent=2))
+    else:
+        print_table(evaluation, model, folder, config)
+        if results is not None:
+            Console(highlight=False).print(f"In OSWorld's layout: {results.of_model}", markup=False, soft_wrap=True)
+    return any(trial.score is not None for trial in (*evaluation.trials, *evaluation.infeasible))
+
+
+def _clock(run: Run) -> Callable[[Trial], None]:
+    """To be called after each trial: notes the time that was passed with those that were not in the store before."""
+    stored = {episode.id for episode in run.summaries(source="evaluation")}
+    before, began = whole_s(run), time.monotonic()
+
+    def note(trial: Trial) -> None:
+        if trial.trajectory not in stored:
+            run.note(WHOLE, str(before + time.monotonic() - began))
+
+    return note
 
 
 def _save_examples(run: Run, tasks: Sequence[Task], folder: Path) -> None:
@@ -88,6 +131,7 @@ async def evaluate_shown(
     *,
     starts: int,
     update: int = 0,
+    on_trial: Callable[[Trial], object] = lambda trial: None,
 ) -> Evaluation:
     """As `evaluate`; shows how far it is."""
     scores: list[float] = []
@@ -97,6 +141,7 @@ async def evaluate_shown(
         def show(trial: Trial) -> None:
             nonlocal tried
             tried += 1
+            on_trial(trial)
             if trial.score is not None:
                 scores.append(trial.score)
             rate = f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet"
@@ -120,22 +165,42 @@ def default_folder(model: str, tasks: str) -> Path:
     return new_folder("eval", *(Path(part).stem or "model" for part in (model, tasks)))
 
 
-def as_json(evaluation: Evaluation, model: str, folder: Path) -> dict[str, Any]:
-    """Everything that a script may want to know."""
-    return {
+def to_json(
+    evaluation: Evaluation, model: str, folder: Path, config: Config, results: Results | None = None
+) -> dict[str, Any]:
+    """Everything that a script may want to know. All but `time` is the same whenever the same is played again."""
+    solved, took = config.algorithm.solved, evaluation.spent
+
+    def numbers(part: Evaluation) -> dict[str, Any]:
+        rate, interval = part.success()
+        n, errors = part.counts
+        told = {"success": rate, "ci95": interval, "n_trials": n, "errors": errors, "unscored": errors / max(1, n)}
+        return {**told, "mean_steps": part.mean_steps, "pass_at": _pass_at(part, config.eval.trials, solved)}
+
+    told = {
         "model": model,
-        **_numbers(evaluation),
+        "protocol": config.eval.protocol,
+        **numbers(evaluation),
         "n_tasks": evaluation.n_tasks,
         "crashed_tasks": evaluation.crashed,
         "outcomes": evaluation.outcomes,
-        "mean_steps": evaluation.mean_steps,
-        "domains": {name: _numbers(part) for name, part in evaluation.by_domain().items()},
-        "tasks": {name: _numbers(part) for name, part in evaluation.by_task().items()},
+        "domains": {name: numbers(part) for name, part in evaluation.by_domain().items()},
+        "tasks": {name: numbers(part) for name, part in evaluation.by_task().items()},
+        "trials": {index: numbers(part) for index, part in evaluation.by_trial().items()},
         "run_dir": str(folder),
     }
+    if evaluation.infeasible:
+        apart = Evaluation(evaluation.infeasible)
+        told["infeasible"] = {**numbers(apart), "n_tasks": apart.n_tasks, "tasks": list(apart.by_task())}
+    if results is not None:
+        told["osworld_results"] = str(results.of_model)
+    if took is not None:
+        told["tokens"] = took.tokens
+        told["time"] = {"engine_s": took.engine_s, "env_s": took.env_s, "whole_s": took.whole_s}
+    return told
 
 
-def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
+def print_table(evaluation: Evaluation, model: str, folder: Path, config: Config) -> None:
     """The same for people."""
     console = Console(highlight=False)
     table = Table("domain", box=None, pad_edge=False)
@@ -145,7 +210,10 @@ def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
         table.add_row(escape(name), *_cells(part))
     table.add_section()
     table.add_row("all", *_cells(evaluation), style="bold")
-    console.print(f"{model}; trials of each task: {len(evaluation.trials) // max(1, evaluation.n_tasks)}", markup=False)
+    if evaluation.infeasible:
+        table.add_row("infeasible, apart", *_cells(Evaluation(evaluation.infeasible)))
+    protocol = "" if config.eval.protocol == "plain" else f"; protocol {config.eval.protocol}"
+    console.print(f"{model}; trials of each task: {config.eval.trials}{protocol}", markup=False)
     console.print(table)
     rate, _ = evaluation.success()
     shown = "no score at all" if rate is None else f"success {rate:.1%}"
@@ -153,6 +221,15 @@ def print_table(evaluation: Evaluation, model: str, folder: Path) -> None:
     outcomes = ", ".join(f"{name.replace('_', ' ')} {count}" for name, count in evaluation.outcomes.items())
     steps = "" if evaluation.mean_steps is None else f"; {evaluation.mean_steps:.1f} steps on average"
     console.print(f"how the episodes ended: {outcomes}{steps}", soft_wrap=True)
+    for k, told in _pass_at(evaluation, config.eval.trials, config.algorithm.solved).items():
+        if k > 1 and told is not None:
+            low, high = told["ci95"]
+            console.print(f"solved by one of {k} tries (pass@{k}): {told['rate']:.1%} ({low:.0%} to {high:.0%})")
+    if (took := evaluation.spent) is not None:
+        tokens = "" if took.tokens is None else f"{took.tokens:,} tokens sampled; "
+        waited = f"{took.engine_s:,.0f} s for the engine, {took.env_s:,.0f} s for the computer"
+        console.print(f"{tokens}{took.whole_s:,.0f} s in all")
+        console.print(f"waiting in all episodes: {waited}")
     if warning := doubt(*evaluation.counts):
         console.print(f"[red]{warning}[/]", soft_wrap=True)
     if evaluation.crashed:
@@ -166,10 +243,11 @@ def never_scored(tasks: Sequence[str]) -> str:
     return f"tasks without any score, since a machine failed in all of their trials: {len(tasks)} ({names})"
 
 
-def _numbers(part: Evaluation) -> dict[str, Any]:
-    rate, interval = part.success()
-    n, errors = part.counts
-    return {"success": rate, "ci95": interval, "n_trials": n, "errors": errors, "unscored": errors / max(1, n)}
+def _pass_at(part: Evaluation, trials: int, solved: float) -> dict[int, dict[str, Any] | None]:
+    """For k = 1, 2, 4, … up to the number of trials."""
+    found = {k: part.pass_at(k, solved) for k in (2**n for n in range(trials.bit_length()))}
+    names = ("rate", "ci95", "n_tasks")
+    return {k: None if told is None else dict(zip(names, told, strict=True)) for k, told in found.items()}
 
 
 def _cells(part: Evaluation) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from arpo.evaluation.run import Evaluation
 from arpo.evaluation.statistics import Interval, Z, student, wilson
 
 RESAMPLES = 4000
+EXACT, DRAWS = 16, 100_000  # of the permutation test
 EQUAL = 1e-9  # values that are no further apart are the same, but for rounding
 
 Rates = NDArray[np.float64]
@@ -60,14 +61,47 @@ def gain(base: Evaluation, trained: Evaluation) -> Estimate | None:
     A task that a machine never let finish, before or after, says nothing of what was learned and is left out. Of one
     task alone the trials are compared, as in `statistics.success`.
     """
+    pairs = paired(base, trained)
+    return None if pairs is None else difference(pairs[1], pairs[0])
+
+
+def paired(base: Evaluation, trained: Evaluation) -> tuple[Rates, Rates] | None:
+    """Both agents' rates of the tasks that have a score in both, a row each; of a single one those of its trials."""
     before, after = base.scores(), trained.scores()
     common = [task for task in before if before[task] and after.get(task)]
     if not common:
         return None
-    one, other = ([fmean(scores[task].values()) for task in common] for scores in (after, before))
+    one, other = ([fmean(scores[task].values()) for task in common] for scores in (before, after))
     if len(common) == 1 and (trials := sorted(before[common[0]].keys() & after[common[0]].keys())):
-        one, other = ([scores[common[0]][trial] for trial in trials] for scores in (after, before))
-    return difference(np.array([one]), np.array([other]))
+        one, other = ([scores[common[0]][trial] for trial in trials] for scores in (before, after))
+    return np.array([one]), np.array([other])
+
+
+@dataclass(frozen=True, slots=True)
+class Permuted:
+    """How often a difference at least as large comes about where two agents are alike: the p-value."""
+
+    p_value: float
+    exact: bool  # every way was looked at, not a sample of them
+
+
+def permutation_test(one: Rates, other: Rates) -> Permuted:
+    """A paired test of the mean difference, by which agent's name stands at each task: alike ones could change places.
+
+    So each difference could as well have the other sign. Two-sided. Of up to EXACT tasks that differ all signs are
+    gone through, of more DRAWS random ones, always the same, and the one that was seen.
+    """
+    differences = (one - other).ravel()
+    differences = differences[np.abs(differences) > EQUAL]  # where there is none the sign says nothing
+    n, seen = len(differences), abs(differences.sum()) - EQUAL
+    if n <= EXACT:
+        signs = 1 - 2 * ((np.arange(2**n)[:, None] >> np.arange(n)) & 1)
+        return Permuted(float(np.mean(np.abs(signs @ differences) >= seen)), True)
+    rng, reached = np.random.default_rng(0), 0
+    for _ in range(DRAWS // 1000):  # in parts: memory
+        signs = rng.choice([-1.0, 1.0], (1000, n))
+        reached += int((np.abs(signs @ differences) >= seen).sum())
+    return Permuted((reached + 1) / (DRAWS + 1), False)
 
 
 def resampled(rates: Rates) -> Rates:

@@ -17,17 +17,22 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TypeVar
 
+from arpo.agent.dialects.base import Dialect
+from arpo.agent.episode import Agent
 from arpo.agent.player import AgentFor, Player
 from arpo.config import EvalConfig
-from arpo.engines.base import Sampling
+from arpo.engines.base import Engine, Sampling
 from arpo.errors import ConfigError
-from arpo.evaluation.statistics import Interval, success
+from arpo.evaluation.spent import Spent
+from arpo.evaluation.statistics import Interval, pass_at, success
 from arpo.runs.store import Run
 from arpo.seeds import derive, evaluation_seed, start_seed
 from arpo.types import Attempt, Outcome, Provenance, Summary, Task
 
+Key = TypeVar("Key", str, int)
 DOUBTFUL = 0.05  # of the episodes without a score, the share from which on the rate of the others says little
 
 
@@ -52,6 +57,7 @@ class Trial:
     outcome: Outcome
     score: float | None
     n_steps: int
+    trajectory: str | None = field(default=None, compare=False)  # its id in the store; None: it was not played
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,8 @@ class Evaluation:
     """All trials, in the order of the tasks. Rates are None where no trial has a score."""
 
     trials: tuple[Trial, ...]
+    infeasible: tuple[Trial, ...] = ()  # of the protocol `hard`: apart, in no rate; elsewhere they are among `trials`
+    spent: Spent | None = None
 
     @property
     def n_tasks(self) -> int:
@@ -96,6 +104,10 @@ class Evaluation:
     def by_domain(self) -> dict[str, Evaluation]:
         return self._by(lambda trial: trial.task.domain)
 
+    def by_trial(self) -> dict[int, Evaluation]:
+        """One try of every task in each: what OSWorld calls a result."""
+        return self._by(lambda trial: trial.index)
+
     def scores(self) -> dict[str, dict[int, float]]:
         """Of each task, by trial. A trial that a machine broke off has none."""
         return {
@@ -108,8 +120,17 @@ class Evaluation:
         scored = [list(scores.values()) for scores in self.scores().values() if scores]
         return success(scored) if scored else (None, None)
 
-    def _by(self, key: Callable[[Trial], str]) -> dict[str, Evaluation]:
-        parts: dict[str, list[Trial]] = {}
+    def pass_at(self, k: int, solved: float = 1.0) -> tuple[float, Interval, int] | None:
+        """The chance that one of k tries reaches the score `solved`: its mean over tasks, interval, and their number.
+
+        Of the tasks with at least k scores; None where there is none.
+        """
+        by_task = [[score >= solved for score in scores.values()] for scores in self.scores().values()]
+        enough = [successes for successes in by_task if len(successes) >= k]
+        return (*pass_at(enough, k), len(enough)) if enough else None
+
+    def _by(self, key: Callable[[Trial], Key]) -> dict[Key, Evaluation]:
+        parts: dict[Key, list[Trial]] = {}
         for trial in self.trials:
             parts.setdefault(key(trial), []).append(trial)
         return {name: Evaluation(tuple(part)) for name, part in parts.items()}
@@ -152,16 +173,22 @@ async def evaluate(
         if played is None:
             trial = Trial(task, index, Outcome.ENV_ERROR, None, 0)
         elif played.env_seed == attempt.env_seed:
-            trial = Trial(task, index, played.outcome, played.score, played.n_steps)
+            trial = Trial(task, index, played.outcome, played.score, played.n_steps, played.id)
         else:
             raise ConfigError(f"seed={seed}: {run.folder} holds trials of {task.id} with another seed")
         trials[task.id, index] = trial
         on_trial(trial)
 
     await player.play(attempts, agent_for, settings.n_envs, done)
-    return Evaluation(tuple(trials[task.id, index] for task in tasks for index in range(settings.trials)))
+    apart = {task.id for task in tasks if settings.protocol == "hard" and not task.feasible}
+    played = [trials[task.id, index] for task in tasks for index in range(settings.trials)]
+    return Evaluation(
+        tuple(trial for trial in played if trial.task.id not in apart),
+        tuple(trial for trial in played if trial.task.id in apart),
+    )
 
 
-def sampling_of(settings: EvalConfig) -> Sampling:
-    """How an agent samples while it is evaluated."""
-    return Sampling(settings.temperature, settings.top_p, settings.max_tokens)
+def judged_agent(engine: Engine, dialect: Dialect, settings: EvalConfig) -> Agent:
+    """The agent as it acts while it is evaluated."""
+    sampling = Sampling(settings.temperature, settings.top_p, settings.max_tokens)
+    return Agent(engine, dialect, sampling, fails_at_limit=settings.protocol == "standard")

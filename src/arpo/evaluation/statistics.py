@@ -28,7 +28,22 @@ def wilson(rate: float, n: float, quantile: float = Z) -> Interval:
 def success(scores_by_task: Sequence[Sequence[float]]) -> tuple[float, Interval]:
     """The mean over tasks of their mean scores, and its interval. Each task has at least one score from 0 to 1."""
     rates = [statistics.fmean(scores) for scores in scores_by_task]
-    rate, n_tasks, n_trials = statistics.fmean(rates), len(rates), sum(len(scores) for scores in scores_by_task)
+    return _mean_of_tasks(rates, sum(len(scores) for scores in scores_by_task))
+
+
+def pass_at(successes_by_task: Sequence[Sequence[bool]], k: int) -> tuple[float, Interval]:
+    """The mean over tasks of the chance that one of k tries succeeds, and its interval. Each task has k tries or more.
+
+    With c successes in n tries it is 1 - C(n - c, k) / C(n, k): the share of all ways to draw k of them that holds a
+    success. It has no bias, which 1 - (1 - c/n)^k has. The interval is that of `success`, n tries being worth n / k.
+    """
+    counted = [(len(tries), sum(tries)) for tries in successes_by_task]
+    rates = [1.0 - math.comb(n - c, k) / math.comb(n, k) for n, c in counted]
+    return _mean_of_tasks(rates, sum(n for n, _ in counted) / k)
+
+
+def _mean_of_tasks(rates: Sequence[float], n_trials: float) -> tuple[float, Interval]:
+    rate, n_tasks = statistics.fmean(rates), len(rates)
     if n_tasks == 1:
         return rate, wilson(rate, n_trials)
     if n_tasks == n_trials or rate in (0.0, 1.0):  # there is no variance to be estimated

@@ -25,7 +25,7 @@ from arpo.errors import ConfigError, DeviceError, EngineError, EnvError, device_
 from arpo.evaluation.agents import Loaded, find_model, load_agent
 from arpo.evaluation.command import evaluate_shown, never_scored
 from arpo.evaluation.compare import gain
-from arpo.evaluation.run import Evaluation, doubt, of_episodes, sampling_of
+from arpo.evaluation.run import Evaluation, doubt, judged_agent, of_episodes
 from arpo.event_loops import callable_anywhere, on_signals, run_async
 from arpo.machine import peak_rss_mb
 from arpo.runs.checkpoints import best_in
@@ -234,7 +234,7 @@ class _Training:
 
         On screens that training never shows; but `train`, where starts are fixed, on these.
         """
-        agent = Agent(self.loaded.engine, self.loaded.dialect, sampling_of(self.config.eval))
+        agent = judged_agent(self.loaded.engine, self.loaded.dialect, self.config.eval)
         judged = {}
         for split, tasks in self.tasks.items():
             judged[split] = await evaluate_shown(

@@ -151,6 +151,9 @@ class Sources:
                 (there,), (here,) = played.words([key]), self.config.words([key])
                 raise ConfigError(f"{here}: {run.folder} was played with {there}; to learn from it, say so")
         training = played.run_dir is not None
+        if not training and played.eval.protocol == "standard":
+            why = "it may score what the agent never said; learn from an evaluation with another one"
+            raise ConfigError(f"{run.folder}: was judged with eval.protocol=standard: {why}")
         kinds = ("rollout", "offline", "expert") if training else ("evaluation",)
         kept = kept_tasks(run.folder, self.config) or {}
         return Source(number, run, kinds, {task.id: task for task in kept.get("train" if training else "tasks", [])})
