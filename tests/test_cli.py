@@ -65,6 +65,8 @@ COMMANDS = [
     ["compare"],
     ["pretrain"],
     ["doctor"],
+    ["view"],
+    ["report"],
 ]
 
 

@@ -123,7 +123,8 @@ class Episodes:
 
     def _record(self, run: Run, shown: Json) -> tuple[TokenRecord | None, list[str]]:
         if shown["learned"] is None:
-            return None, []
+            damaged = shown["update"] in self.look.damaged
+            return None, [f"what update {shown['update']} learned cannot be read"] if damaged else []
         try:
             return next((one for one in run.record(shown["learned"]) if one.trajectory_id == shown["id"]), None), []
         except (ConfigError, KeyError) as error:

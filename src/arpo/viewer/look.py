@@ -101,6 +101,7 @@ class Look:
         self.folder, self.name = folder, name or folder.resolve().name
         self._lock = threading.Lock()
         self._learned: dict[int, tuple[int, list[tuple[str, str | None]]]] = {}  # by update; first: bytes of its record
+        self.damaged: frozenset[int] = frozenset()  # updates whose record cannot be read
 
     @contextlib.contextmanager
     def opened(self) -> Iterator[Run]:
@@ -182,8 +183,9 @@ class Look:
             there = {update: size for update, size in rows if isinstance(update, int)}
             self._learned = {update: kept for update, kept in self._learned.items() if there.get(update) == kept[0]}
             for update in there.keys() - self._learned.keys():
-                with contextlib.suppress(ConfigError, KeyError):  # a damaged one: said where it is shown
+                with contextlib.suppress(ConfigError, KeyError):  # a damaged one: said with its episodes
                     self._learned[update] = (there[update], run.learned(update))
+            self.damaged = frozenset(there.keys() - self._learned.keys())
             every = [(update, *one) for update, (_, names) in sorted(self._learned.items()) for one in names]
         repeats = [Repeat(update, name, origin) for update, name, origin in every if origin is not None]
         return {name: update for update, name, _ in every}, repeats
@@ -210,6 +212,9 @@ class Look:
         return {name: _thinned(points) for name, points in curves.items()}, len(lines)
 
     def _settings(self, problems: list[str]) -> Json:
+        if not (self.folder / "config.yaml").exists():
+            problems.append("config.yaml is missing: the settings are not known")
+            return {}
         try:
             config = stored_settings(self.folder)
             return dict(word.split("=", 1) for word in config.words(SETTINGS))

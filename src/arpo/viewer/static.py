@@ -34,7 +34,7 @@ MARK = "arpo-bundle.json"  # by which a folder is known as ours
 MOST_LISTED = 100_000  # episodes in a bundle
 IMAGES = 8 * 2**20  # bytes of screenshots in a report
 SMALL, WIDTH = 40_000, 960  # bytes of a screenshot that stays as it is; of a larger one the pixels across
-EXAMPLES, WINDOWS = 3, 2  # best and worst episodes each, and how many windows of their steps
+EXAMPLES, ALL, WINDOWS = 3, 12, 2  # best and worst episodes each of a run; of all runs; how many windows of their steps
 
 
 def write_bundle(folders: Sequence[Path], out: Path) -> None:
@@ -142,7 +142,7 @@ class _Report(Site):
     def data(self) -> Json:
         """What the page may ask for, by what it asks."""
         data: Json = {"overview": self.overview()}
-        most = max(1, EXAMPLES // len(self.looks))
+        most = min(EXAMPLES, max(1, ALL // (2 * len(self.looks))))
         for run, look in enumerate(self.looks):
             try:
                 data[f"{run}/tasks"] = look.tasks()
@@ -169,10 +169,13 @@ class _Report(Site):
         return data
 
     def _embedded(self, run: int, name: str) -> str | None:
+        if not self._room:
+            return None
         image, kind = self.episodes[run].image(name)
         if len(image) > SMALL:
             image, kind = _smaller(image), "webp"
         if len(image) > self._room:
+            self._room = 0  # the first ones go first: no later one, which may be smaller, takes the room
             return None
         self._room -= len(image)
         return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"

@@ -18,7 +18,7 @@ const heatOf = {
   clipped: (value) => (value ? -4 : 0),
 };
 const LEGENDS = {
-  logprobs: "the darker, the less likely the token was to the sampler",
+  logprobs: "the redder, the less likely the token was to the sampler",
   ratios: "green: likelier after learning, red: less likely",
   advantages: "green: pushed up, red: pushed down",
   clipped: "red: clipping took its gradient away",

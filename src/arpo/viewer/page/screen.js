@@ -62,8 +62,9 @@ function caption(action, width, height, unit) {
     call_user: () => "? call the user",
   }[action.kind]?.() ?? action.kind;
   const line = said.replace(/\s+/g, " ");
-  const text = line.length > 40 ? `${line.slice(0, 39)}…` : line;
   const size = unit * 1.3;
+  const most = Math.max(4, Math.floor(((width * 0.96) / size - 1.4) / 0.62)); // letters that fit
+  const text = line.length > most ? `${line.slice(0, most - 1)}…` : line;
   const wide = Math.min(width * 0.96, size * (0.62 * text.length + 1.4));
   return [
     svg("rect", { class: "plate", x: (width - wide) / 2, y: height - size * 2.3, width: wide, height: size * 1.8, rx: size * 0.4 }),
