@@ -1,11 +1,14 @@
 """What is shown of a run: the right numbers, from a whole one as from a damaged one, and lists without unpacking."""
 
+import dataclasses
+import io
 import json
 import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from viewer_runs import ACTIONS, FAILURES, REPLAYED, SUCCESS, grow
 
@@ -217,6 +220,41 @@ def test_damage_is_said_or_left_out_and_the_rest_is_shown(runs: Path, tmp_path: 
     else:
         with pytest.raises(ConfigError, match="an episode in it is none"):
             episodes_of(look).episode(place)
+
+
+@pytest.mark.attack("run folder")
+@pytest.mark.parametrize("column", ["advantages", "clipped", "trajectories", "replayed_from"])
+def test_a_record_of_anything_else_than_numbers_is_not_shown(runs: Path, tmp_path: Path, column: str) -> None:
+    look = changed(runs, tmp_path)
+    with Run.read(look.folder) as run:
+        ((packed,),) = run.rows('SELECT record FROM records WHERE "update" = 0')
+    with np.load(io.BytesIO(packed)) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    numbers = column in ("trajectories", "replayed_from")
+    arrays[column] = np.arange(2) if numbers else np.array(["x"] * len(arrays[column]))
+    file = io.BytesIO()
+    np.savez_compressed(file, **arrays)
+    with sqlite3.connect(look.folder / "run.sqlite") as db:
+        db.execute('UPDATE records SET record = ? WHERE "update" = 0', (file.getvalue(),))
+    db.close()
+    site = Site([look.folder])
+    place = numbered(look, SUCCESS)
+    for path in ("api/overview.json", f"api/0/episode/{place}/0.json", f"api/0/group/{place}.json"):
+        json.dumps(site.answer(path), allow_nan=False)
+    trained = site.answer(f"api/0/episode/{place}/0.json")["trained"]
+    assert (trained is not None) == (column == "replayed_from")  # the tokens' own numbers are right there
+
+
+@pytest.mark.attack("model output")
+def test_numbers_that_json_does_not_have_are_left_out(runs: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "training", tmp_path / "training")
+    with Run.write(folder, "") as run:
+        made = run.trajectory(SUCCESS)
+        steps = tuple(dataclasses.replace(step, engine_s=float("nan"), env_s=float("inf")) for step in made.steps)
+        run.add(dataclasses.replace(made, id="odd", steps=steps))
+    site = Site([folder])
+    shown = site.answer(f"api/0/episode/{numbered(Look(folder), 'odd')}/0.json")
+    assert json.dumps(shown, allow_nan=False) and shown["moves"][0]["engine_s"] is None
 
 
 @pytest.mark.attack("run folder")

@@ -8,6 +8,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -235,6 +236,28 @@ def test_the_page_follows_a_run_that_another_process_writes(
         expect(listed.page.locator("#total")).to_have_text(f"{more} episodes", timeout=WAIT_MS)
     expect(curves.page.get_by_role("img", name="Success, at the end training: 1")).to_be_visible(timeout=WAIT_MS)
     listed.clean(server.address)
+
+
+@pytest.mark.slow
+def test_the_page_follows_a_real_training(serve: Serve, opened: Open, tmp_path: Path) -> None:
+    few = (
+        "train.updates=2 train.rollout_tasks=1 train.optimizer_tasks=1 algorithm.group=2 eval.trials=1 eval.held_out=0"
+    )
+    settings = (*few.split(), "tasks.source=shell-open-000", f"run_dir={tmp_path / 'run'}")
+    command = (sys.executable, "-m", "arpo.cli", "train", "pocket", *settings)
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "run" / "run.sqlite").exists() and process.poll() is None:
+            time.sleep(0.1)
+        server = serve(tmp_path / "run")
+        page = opened(server.address).page  # without a reload until the end
+        _, said = process.communicate()
+        assert process.returncode == 0, said
+    expect(page.get_by_role("img", name=re.compile("^Success, at the end run"))).to_be_visible()
+    expect(page.locator(".facts div", has_text="Updates").locator("dd")).to_have_text("2")
+    page.get_by_role("link", name="Episodes", exact=True).first.click()
+    expect(page.locator("#total")).to_have_text("6 episodes")  # two updates of two, judged before and after
+    page.locator("td a").first.click()
+    expect(page.locator(".picture img")).to_have_js_property("naturalWidth", 448)
 
 
 @pytest.mark.attack("run folder")

@@ -54,7 +54,7 @@ class Episodes:
                 raise Missing(f"window {window}")
             tables = tables_of(run.folder)
             starts = np.cumsum([0, *(len(step.completion.tokens) for step in trajectory.steps)])
-            if record is not None and len(record.old) != starts[-1]:
+            if record is not None and not _fits(record, starts[-1]):
                 record, problems = None, [*problems, "the training record is of other tokens: it is not shown"]
             screens = _screens(trajectory)
             shown |= _whole(trajectory) | {"first": first, "window": WINDOW, "problems": problems}
@@ -237,7 +237,14 @@ def _means(record: TokenRecord) -> Json:
 
 
 def _learned_of(record: TokenRecord | None) -> Json:
-    return {"advantage": None if record is None else _means(record)["advantage"]}
+    fits = record is not None and _fits(record, len(record.old))
+    return {"advantage": _means(record)["advantage"] if record is not None and fits else None}
+
+
+def _fits(record: TokenRecord, tokens: int) -> bool:
+    """Whether it has numbers, one for each token: a folder from others may hold anything."""
+    columns = (record.advantages, record.old, record.new, record.clipped)
+    return all(len(column) == tokens and column.dtype.kind in "fb" for column in columns)
 
 
 def _list(values: NDArray[np.float32]) -> list[float | None]:

@@ -187,6 +187,7 @@ class Look:
                     self._learned[update] = (there[update], run.learned(update))
             self.damaged = frozenset(there.keys() - self._learned.keys())
             every = [(update, *one) for update, (_, names) in sorted(self._learned.items()) for one in names]
+        every = [(update, text(name), origin and text(origin)) for update, name, origin in every]
         repeats = [Repeat(update, name, origin) for update, name, origin in every if origin is not None]
         return {name: update for update, name, _ in every}, repeats
 

@@ -9,10 +9,12 @@ api/0/group/17.json                 with the others of its task and update
 image/0/280f….webp                  a screenshot
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from arpo.errors import ConfigError
 from arpo.types import Json
@@ -51,6 +53,13 @@ class Site:
 
     def answer(self, path: str, query: dict[str, str] | None = None) -> Json:
         """Missing where there is nothing of that name; ConfigError where a query or a run is wrong."""
+        try:
+            found: Json = finite(self._found(path, query or {}))
+            return found
+        except KeyError as error:  # it was there a moment ago
+            raise Missing(path) from error
+
+    def _found(self, path: str, query: dict[str, str]) -> Json:
         if path == _OVERVIEW:
             return self.overview()
         if path == _STATE:
@@ -58,7 +67,7 @@ class Site:
         if found := _TASKS.fullmatch(path):
             return self._run(found[1]).tasks()
         if found := _LIST.fullmatch(path):
-            return self._run(found[1]).episodes(filter_from(query or {}))
+            return self._run(found[1]).episodes(filter_from(query))
         if found := _EPISODE.fullmatch(path):
             self._run(found[1])
             return self.episodes[int(found[1])].episode(int(found[2]), int(found[3]))
@@ -72,7 +81,8 @@ class Site:
             {"name": name, "title": title, "about": about, "share": name in SHARES}
             for name, (title, _, about) in CURVES.items()
         ]
-        return {"live": self.live, "curves": curves, "runs": [look.overview() for look in self.looks]}
+        shown: Json = finite({"live": self.live, "curves": curves, "runs": [look.overview() for look in self.looks]})
+        return shown
 
     def image(self, path: str) -> tuple[bytes, str]:
         """The bytes of a screenshot and their kind."""
@@ -86,3 +96,12 @@ class Site:
         if int(number) >= len(self.looks):
             raise Missing(f"run {number}")
         return self.looks[int(number)]
+
+
+def finite(value: Any) -> Any:
+    """The same without numbers that JSON does not have: a model's timings and temperatures can be any."""
+    if isinstance(value, dict):
+        return {key: finite(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
