@@ -18,7 +18,7 @@ async function overview() {
     el("h1", {}, runs.length === 1 ? runs[0].name : `${runs.length} runs`),
     el("div", { class: "cards" }, runs.map(card)),
     trained && el("h2", {}, "Curves"),
-    trained && el("p", { class: "quiet" }, "By update. A point says its value."),
+    trained && el("p", { class: "quiet" }, "By update. Point at a dot for its value."),
     trained && el("div", { class: "charts" }, curves.map((curve) => chart(curve, series(curve.name)))),
     el("h2", {}, "Judged"),
     judged(runs),
