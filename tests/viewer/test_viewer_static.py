@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import sqlite3
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from viewer_runs import make_long
 
 from arpo.errors import ConfigError
 from arpo.images import observe
@@ -92,12 +92,12 @@ def test_no_text_of_a_run_ends_the_data_of_a_report(runs: Path, tmp_path: Path) 
     assert "window.hacked" in json.dumps(data_of(tmp_path / "report.html"))
 
 
-def test_a_report_keeps_to_its_size(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = shutil.copytree(runs / "long", tmp_path / "long")
-    noise = np.random.default_rng(0).integers(0, 256, (900, 1600, 3), np.uint8)
+def test_a_report_keeps_to_its_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = make_long(tmp_path / "long", 12)
+    noise = np.random.default_rng(0).integers(0, 256, (700, 1100, 3), np.uint8)
     image = observe(noise).image
     with sqlite3.connect(folder / "run.sqlite") as db:
-        db.execute("UPDATE images SET width = 1600, height = 900, image = ?", (image,))
+        db.execute("UPDATE images SET width = 1100, height = 700, image = ?", (image,))
     db.close()
     monkeypatch.setattr(static, "IMAGES", 2 * 10**6)
     write_report([folder], tmp_path / "report.html")

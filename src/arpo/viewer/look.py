@@ -98,7 +98,7 @@ class Look:
     """One run, to be looked at by any thread."""
 
     def __init__(self, folder: Path, name: str | None = None) -> None:
-        self.folder, self.name = folder, name or folder.resolve().name
+        self.folder, self.name = folder.absolute(), name or folder.resolve().name
         self._lock = threading.Lock()
         self._learned: dict[int, tuple[int, list[tuple[str, str | None]]]] = {}  # by update; first: bytes of its record
         self.damaged: frozenset[int] = frozenset()  # updates whose record cannot be read

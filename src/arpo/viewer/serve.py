@@ -9,7 +9,7 @@ the page; a strict policy says so to the browser, too. Other users of this machi
 import errno
 import json
 import signal
-import socket
+import socketserver
 import sys
 import urllib.parse
 from collections.abc import Sequence
@@ -165,9 +165,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{HOST}:{self.port}/"
 
     def server_bind(self) -> None:
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        self.socket.bind(self.server_address)  # not the base's, which asks the network for this machine's name
-        self.server_address = self.socket.getsockname()
+        socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the network for this machine's name
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no error."""

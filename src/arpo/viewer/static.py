@@ -42,14 +42,15 @@ def write_bundle(folders: Sequence[Path], out: Path) -> None:
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file())):
         raise ConfigError(f"{out}: is there already and no bundle of arpo; name a new folder")
     site = _Bundle(folders)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    part = Path(tempfile.mkdtemp(prefix=f".{out.name}-", dir=out.parent))
+    there = out.resolve()
+    there.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f".{there.name}-", dir=there.parent))
     try:
         site.write(part)
         part.chmod(0o755)  # a web server may be another user
-        if out.exists():
-            shutil.rmtree(out)
-        part.rename(out)
+        if there.exists():
+            shutil.rmtree(there)
+        part.rename(there)
     except BaseException:
         shutil.rmtree(part, ignore_errors=True)
         raise

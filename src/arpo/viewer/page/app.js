@@ -89,9 +89,10 @@ async function watch() {
   try {
     if (document.visibilityState === "visible") {
       const now = JSON.stringify((await ask("state")).runs);
-      const typing = document.activeElement?.matches?.("input");
+      const active = document.activeElement;
+      const typing = active?.matches?.("input") && active.value !== (place().at[active.name] ?? ""); // not yet a filter
       if (known !== null && now !== known && GROWING.includes(place().view) && !typing) await render();
-      known = now;
+      if (!typing) known = now;
       live.textContent = "live";
       live.classList.remove("off");
     }

@@ -24,6 +24,7 @@ const LEGENDS = {
   clipped: "red: clipping took its gradient away",
 };
 
+const WINDOW = 50; // steps that are asked for at once, as in episodes.py
 let shownEpisode = null; // {key, data}: stepping within a window asks for nothing
 
 async function episode(at, run) {
@@ -34,7 +35,7 @@ async function episode(at, run) {
     if (shownEpisode?.key !== key) shownEpisode = { key, data: await ask(key) };
     return shownEpisode.data;
   };
-  let data = await load(Math.floor(wanted / 50)).catch((error) => { if (wanted < 50) throw error; return load(0); });
+  let data = await load(Math.floor(wanted / WINDOW)).catch((error) => { if (wanted < WINDOW) throw error; return load(0); });
   const step = Math.min(wanted, Math.max(0, data.steps - 1));
   if (step < data.first || step >= data.first + data.window) data = await load(Math.floor(step / data.window));
   const move = data.moves[step - data.first];
