@@ -13,7 +13,6 @@ import json
 import math
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -103,10 +102,8 @@ class Look:
         self._learned: dict[int, tuple[int, list[tuple[str, str | None]]]] = {}  # by update; first: bytes of its record
         self.damaged: frozenset[int] = frozenset()  # updates whose record cannot be read
 
-    @contextlib.contextmanager
-    def opened(self) -> Iterator[Run]:
-        with Run.read(self.folder) as run:
-            yield run
+    def opened(self) -> Run:
+        return Run.read(self.folder)
 
     def state(self) -> Json:
         """What changes when something is added: cheap to ask for, again and again."""
