@@ -26,13 +26,14 @@ help:
 	@echo "make vllm     vLLM for CPUs, likewise: 3.5 GB"
 
 # What it makes, and no more, is removed: the folder may hold a user's own files.
-DEMO := demo/base demo/run demo/success.gif demo/failure.gif
+DEMO := demo/base demo/run demo/success.gif demo/failure.gif demo/report.html
 
 demo: install
 	rm -rf $(DEMO)
 	$(BIN)/arpo eval base --tasks demo --temperature 1.0 --run-dir demo/base --pictures demo
 	@echo "Look at demo/success.gif and demo/failure.gif. Now it is trained on these tasks, in about 8 minutes."
 	$(BIN)/arpo train pocket run_dir=demo/run
+	$(BIN)/arpo report demo/run -o demo/report.html
 
 test: install lint desktop
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n auto -m "not heavy"  # one thread each: more would fight for the cores

@@ -66,6 +66,8 @@ COMMANDS = [
     ["compare"],
     ["pretrain"],
     ["doctor"],
+    ["view"],
+    ["report"],
 ]
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 
 MAKEFILE = Path(__file__).parent.parent / "Makefile"
-# Stands in for `arpo`: what the demo's two commands leave behind.
+# Stands in for `arpo`: what the demo's commands leave behind.
 ARPO = """#!/bin/sh
 mkdir -p demo/base demo/run
 touch demo/base/run.sqlite demo/run/summary.json demo/success.gif demo/failure.gif
+[ "$1" != report ] || touch "$4"
 """
 
 
@@ -38,6 +39,7 @@ def test_a_users_own_files_in_the_demos_folder_survive(tmp_path: Path) -> None:
         "base",
         "failure.gif",
         "mine.txt",
+        "report.html",
         "run",
         "success.gif",
     ]

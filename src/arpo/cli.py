@@ -302,6 +302,46 @@ def serve(
     serve_models(configured(settings, {}), find_model(model), replicas, host, port, token)
 
 
+@app.command()
+def view(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs, also of one that is being written.")],
+    port: Annotated[int, typer.Option(help="On 127.0.0.1; 0 is any that is free.")] = 8520,
+    bundle: Annotated[Path | None, typer.Option(help="Do not serve: write the pages into this folder.")] = None,
+) -> None:
+    """Look at runs in a browser: curves, tasks, every step of every episode. Until Ctrl-C.
+
+    \b
+    Examples:
+      arpo view runs/first                                   also while it trains: the page follows
+      arpo view runs/arpo runs/grpo --port 0                 two runs beside each other
+      arpo view runs/first --bundle site                     files for any web server
+    """
+    if bundle is None:
+        from arpo.viewer.serve import view as serve_view
+
+        return serve_view(runs, port)
+    from arpo.viewer.static import write_bundle
+
+    write_bundle(runs, bundle)
+
+
+@app.command()
+def report(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of runs.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The HTML file to write.")],
+) -> None:
+    """One HTML file to send to somebody: curves, tables, the best and the worst episodes.
+
+    \b
+    Examples:
+      arpo report runs/first -o first.html
+      arpo report runs/arpo runs/grpo -o comparison.html
+    """
+    from arpo.viewer.static import write_report
+
+    write_report(runs, out)
+
+
 app.command()(compare)
 app.command()(pretrain)
 

@@ -62,14 +62,27 @@ def _array(data: bytes) -> NDArray[Any]:
     return np.frombuffer(data, kind, offset=file.tell())
 
 
-def unpack(data: bytes) -> list[TokenRecord]:
-    """The records that `pack` was given."""
+def _stored(data: bytes, *wanted: str) -> dict[str, NDArray[Any]]:
+    """The arrays of an update; `wanted`: only those."""
     with zipfile.ZipFile(io.BytesIO(data)) as file:
         if sum(part.file_size for part in file.infolist()) > MOST:
             raise ValueError(f"unpacked it would have more than {MOST:,} bytes")
         if any(part.compress_type != zipfile.ZIP_DEFLATED for part in file.infolist()):
             raise ValueError("it is packed in a way that keeps to no size")
-        stored = {part.filename.removesuffix(".npy"): _array(file.read(part)) for part in file.infolist()}
+        parts = {part.filename.removesuffix(".npy"): part for part in file.infolist()}
+        return {name: _array(file.read(part)) for name, part in parts.items() if not wanted or name in wanted}
+
+
+def unpack_names(data: bytes) -> list[tuple[str, str | None]]:
+    """Of each record `trajectory_id` and `replayed_from`: what a list of episodes needs, without the tokens."""
+    stored = _stored(data, "trajectories", "replayed_from")
+    names, origins = stored["trajectories"].tolist(), stored["replayed_from"].tolist()
+    return [(name, origin or None) for name, origin in zip(names, origins, strict=True)]
+
+
+def unpack(data: bytes) -> list[TokenRecord]:
+    """The records that `pack` was given."""
+    stored = _stored(data)
     old, ends = stored["old"], stored["lengths"].cumsum()
     columns = [
         stored["advantages"],

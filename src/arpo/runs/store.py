@@ -34,9 +34,9 @@ import shutil
 import sqlite3
 import time
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Self, TypedDict, Unpack
+from typing import Any, Self, TypedDict, TypeVar, Unpack
 
 import pydantic
 
@@ -45,7 +45,7 @@ from arpo.errors import ConfigError, EnvError
 from arpo.files import no_link, read_bytes, refuse_links
 from arpo.images import decode, opened, pixel_hash
 from arpo.runs.lock import lock
-from arpo.runs.record import TokenRecord, pack, unpack
+from arpo.runs.record import TokenRecord, pack, unpack, unpack_names
 from arpo.types import Observation, Summary, Trajectory, from_json, refuse_gaps, to_json
 
 TASKS = "tasks.json"
@@ -90,6 +90,7 @@ SCHEMA = f"""
 """
 
 
+Kept = TypeVar("Kept")
 _SUMMARY = pydantic.TypeAdapter(Summary)
 
 
@@ -270,11 +271,17 @@ class Run(contextlib.AbstractContextManager["Run"]):
 
     def record(self, update: int) -> list[TokenRecord]:
         """What that update learned, a trajectory at a time. KeyError where it was not made."""
-        (record,) = self._one('SELECT record FROM records WHERE "update" = ?', update)
-        try:
-            return unpack(record)
-        except Exception as error:  # numpy and zipfile have many words for it
-            raise damaged(self.folder, f"the record of update {update} is none") from error
+        return self._recorded(update, unpack)
+
+    def learned(self, update: int) -> list[tuple[str, str | None]]:
+        """The same without the tokens: the trajectory's id, and that of the stored success that it repeats."""
+        return self._recorded(update, unpack_names)
+
+    def rows(self, query: str, values: Sequence[object] = ()) -> list[tuple[Any, ...]]:
+        """What a SELECT gives, for who lists many episodes. Columns may hold anything where a folder is not ours."""
+        with _plain_errors(self.folder):
+            _limit_work(self.folder, self._db)
+            return self._db.execute(query, tuple(values)).fetchall()
 
     def log(self, metrics: dict[str, Any]) -> None:
         """One more line of metrics.jsonl."""
@@ -304,6 +311,13 @@ class Run(contextlib.AbstractContextManager["Run"]):
         with _plain_errors(self.folder):
             _limit_work(self.folder, self._db)
             return self._db.execute(query, values)
+
+    def _recorded(self, update: int, read: Callable[[bytes], list[Kept]]) -> list[Kept]:
+        (record,) = self._one('SELECT record FROM records WHERE "update" = ?', update)
+        try:
+            return read(record)
+        except Exception as error:  # numpy and zipfile have many words for it
+            raise damaged(self.folder, f"the record of update {update} is none") from error
 
     def _one(self, query: str, key: str | int) -> tuple[Any, ...]:
         for row in self._execute(query, (key,)):
