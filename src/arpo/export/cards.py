@@ -62,9 +62,9 @@ a score are left out. With `assistant_only_loss=True` only what the agent said i
 the agent saw its last screenshots only, there is a row for each run of steps that saw the same ones; replies before
 `first_step` are then shown again, and belong to the row before.
 
-**trajectories** ({done.episodes:,} rows): one row an episode: `outcome` (why it ended), `score` (the checker's), `reward`
-(what is trained on), `source` (who played it, for what), `update` (of the run), and every step: the hash of its
-screenshot, the reply, the action as JSON, the sum of its tokens' log-probabilities, seconds.
+**trajectories** ({done.episodes:,} rows): one row an episode: `outcome` (why it ended), `score` (the checker's),
+`reward` (what is trained on), `source` (who played it, for what), `update` (of the run), and every step: the hash of
+its screenshot, the reply, the action as JSON, the sum of its tokens' log-probabilities, seconds.
 
 Texts are as they were shown and said. An instruction may hold the letters of a special token such as `<|im_end|>`: the
 agent saw letters, but a tokenizer that is given these messages makes the token of them.
@@ -91,7 +91,7 @@ An agent that uses a computer by screenshots, trained by reinforcement learning 
 
 - It began as: {code(known)}{", the agent that comes with arpo" if base == "base" else ""}
 - Method: {code(config.algorithm.name)}; updates made: {int(place.name.removeprefix("update-"))}
-- The computer: {code(config.env.name)}, {config.env.size[0]}x{config.env.size[1]} pixels; other screens are unknown to it
+- The computer that it was trained on: {code(config.env.name)}, {config.env.size[0]}x{config.env.size[1]} pixels
 {licence}
 ## How good it is
 

@@ -113,4 +113,3 @@ def _vocabularies(run: Run, model: str | None) -> Iterator[Vocabulary]:
         yield load_vocabulary(place, empty_model(place).config)
     if model is None:
         yield byte_vocabulary()
-

@@ -81,7 +81,7 @@ def messages_of(segments: list[Segment], replies: list[str], vocabulary: Vocabul
             case Image() if messages:
                 messages[-1]["content"].append({"type": "image", "text": None})
             case Reply(step) if messages:
-                _add(messages[-1], replies[step])
+                messages[-1]["content"].append({"type": "text", "text": replies[step]})
                 inside = False
     return messages
 

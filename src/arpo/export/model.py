@@ -1,5 +1,7 @@
-"""A checkpoint as a model's folder that transformers, vLLM and others load. Its weights are in their form already, those
-of LoRA merged: they are copied. Added is what the run keeps in its code: how images are prepared and how a chat looks.
+"""A checkpoint as a model's folder that transformers, vLLM and others load.
+
+Its weights are in their form already, those of LoRA merged: they are copied. Added is what arpo has in its code: how
+images are prepared, and how a chat looks.
 
 Left out is what only resumes a training (optimizer.*, state.json). No file that names code is written: the checkpoint
 may come from somebody else.
@@ -101,8 +103,8 @@ def renders(dialect: Dialect, vocabulary: Vocabulary) -> bool:
     *messages, mine = messages_of([conversation.segments[index] for index in seen], said, vocabulary)
     if mine != {"role": "assistant", "content": []}:
         return False
-    texts, _ = render_jinja_template([messages], chat_template=TEMPLATE, add_generation_prompt=True)
-    return bool(texts == [written])
+    rendered: Any = render_jinja_template([messages], chat_template=TEMPLATE, add_generation_prompt=True)
+    return bool(rendered[0] == [written])  # beside it: where replies are
 
 
 def _settings(file: Path) -> dict[str, Any]:

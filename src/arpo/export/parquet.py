@@ -11,7 +11,7 @@ from typing import Any, Self
 from arpo.errors import ConfigError
 
 try:
-    import pyarrow as pa
+    import pyarrow as pa  # type: ignore[import-untyped]
     from pyarrow import parquet as pq
 except ModuleNotFoundError:
     raise ConfigError("Parquet needs pyarrow, which is not installed: pip install 'arpo[export]'") from None

@@ -26,7 +26,6 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arpo.engines.vllm import guard
 from arpo.engines.vllm.client import Published
