@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from typing import Any
 
 import pytest
@@ -71,7 +72,57 @@ def test_a_terminal_has_a_bar_that_counts_the_episodes_of_an_update() -> None:
     console = Console(file=io.StringIO(), width=200, force_terminal=True)
     with Learning(settings(updates=2), console, [metrics(0)]) as learning:
         learning.episode(1)
-    assert any("0 without a score)  0:01:00 left  update   2  episodes 1 of 4" in line for line in said(console))
+    assert any(
+        re.search(r"a score\)  ends [\d: -]+  0:01:00 left  update   2  episodes 1 of 4", line)
+        for line in said(console)
+    )
+
+
+NUMBERS = {
+    "success": 0.25,
+    "episodes": 12_000,
+    "errors": 288,
+    "reward": -0.25,
+    "failed_groups": 0.5,
+    "replayed_groups": 0.125,
+    "lag": 1.25,
+    "sampler_gap": 0.00123,
+    "sampled_tokens": 12_000,
+    "env_steps": 150,
+}
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_an_update_fits_the_terminal_and_shows_every_number_that_matters(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width, force_terminal=True)
+    with Learning(settings(updates=12_000), console, []) as learning:
+        learning.update(metrics(0) | NUMBERS)
+        learning.episode(1)
+    lines = [re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", line) for line in said(console)]
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for shown in (
+        *("update 1", "success 25% (of 12,288 episodes, 288 without a score)", "reward -0.25", "all failed 50%"),
+        *("replayed 12%", "lag 1.2", "gap 1.2e-03", "2.5 steps/s", "200 tokens/s", "8 days, 7:59:00 left"),
+        *("update 2 episodes 1 of 4", "learning", "1/12000"),
+    ):
+        assert shown in text, shown
+    assert re.search(r"ends \d{4}-\d\d-\d\d \d\d:\d\d ", text)
+
+
+def test_in_a_file_an_update_is_one_line() -> None:
+    console = Console(file=io.StringIO(), width=60)
+    with Learning(settings(updates=2), console, []) as learning:
+        learning.update(metrics(0) | NUMBERS)
+    first, line = said(console)
+    assert first.startswith("learning; updates to make: 2")
+    assert re.search(r"^update   1  success  25% .*  200 tokens/s  ends [\d: -]+  0:01:00 left$", line)
+
+
+def test_what_a_learner_does_not_tell_is_left_out() -> None:
+    with Learning(settings(updates=1), console := plain(), []) as learning:
+        learning.update(metrics(0, env_steps=0))
+    assert not re.search("lag|gap|steps/s", said(console)[-1])
 
 
 def test_where_nothing_is_left_to_do_nothing_is_said() -> None:
