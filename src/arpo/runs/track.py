@@ -2,6 +2,7 @@
 
     with tracking(config.train.track, run, config) as track:
         track({"update": 3, "success": 0.4})
+        track.show(3, {"trained agent/success": picture})
 
 Both write into the run's folder. `tensorboard --logdir runs` shows all runs; `wandb sync RUN/wandb/offline-*` sends
 what was kept back. Neither is imported unless it is asked for. metrics.jsonl stays the one truth: of a run that was
@@ -12,7 +13,11 @@ import contextlib
 import re
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 from arpo.config import Config
 from arpo.errors import ConfigError
@@ -20,13 +25,31 @@ from arpo.runs.store import Run
 
 NEEDED = {"tensorboard": "tensorboard>=2.18", "wandb": "wandb>=0.19", "wandb-offline": "wandb>=0.19"}
 
-Log = Callable[[int, dict[str, float]], None]
-"""Takes the number of an update and its metrics."""
+Log = Callable[[int, dict[str, float], dict[str, Image.Image]], None]
+"""Takes the number of an update, and metrics or pictures by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Track:
+    """All that was asked for, as one."""
+
+    logs: list[Log]
+
+    def __call__(self, metrics: dict[str, Any]) -> None:
+        """The metrics of an update."""
+        values = {key: float(value) for key, value in metrics.items() if key != "update"}
+        for log in self.logs:
+            log(metrics["update"], values, {})
+
+    def show(self, update: int, pictures: dict[str, Image.Image]) -> None:
+        """Pictures beside the metrics of an update, which may follow or have been logged, of no earlier one."""
+        for log in self.logs:
+            log(update, {}, pictures)
 
 
 @contextlib.contextmanager
-def tracking(names: Sequence[str], run: Run, config: Config) -> Iterator[Callable[[dict[str, Any]], None]]:
-    """A function that takes an update's metrics. ConfigError where something asked for does not work here."""
+def tracking(names: Sequence[str], run: Run, config: Config) -> Iterator[Track]:
+    """What takes an update's metrics. ConfigError where something asked for does not work here."""
     with contextlib.ExitStack() as stack:
         logs: list[Log] = []
         for name in names:
@@ -35,13 +58,7 @@ def tracking(names: Sequence[str], run: Run, config: Config) -> Iterator[Callabl
                 logs.append(_tensorboard(run, stack) if tensorboard else _wandb(name, run, config, stack))
             except ModuleNotFoundError:
                 raise ConfigError(f"train.track={name}: is not installed: pip install '{NEEDED[name]}'") from None
-
-        def track(metrics: dict[str, Any]) -> None:
-            values = {key: float(value) for key, value in metrics.items() if key != "update"}
-            for log in logs:
-                log(metrics["update"], values)
-
-        yield track
+        yield Track(logs)
 
 
 def _tensorboard(run: Run, stack: contextlib.ExitStack) -> Log:
@@ -49,7 +66,7 @@ def _tensorboard(run: Run, stack: contextlib.ExitStack) -> Log:
 
     writer: Any = None
 
-    def log(update: int, metrics: dict[str, float]) -> None:
+    def log(update: int, metrics: dict[str, float], pictures: dict[str, Image.Image]) -> None:
         nonlocal writer
         if writer is None:  # what another session wrote of this update and later ones counts no more
             make: Any = SummaryWriter
@@ -57,6 +74,8 @@ def _tensorboard(run: Run, stack: contextlib.ExitStack) -> Log:
             stack.callback(writer.close)
         for key, value in metrics.items():
             writer.add_scalar(key, value, update)
+        for key, picture in pictures.items():
+            writer.add_image(key, np.asarray(picture), update, dataformats="HWC")
         writer.flush()
 
     return log
@@ -64,6 +83,9 @@ def _tensorboard(run: Run, stack: contextlib.ExitStack) -> Log:
 
 def _wandb(name: str, run: Run, config: Config, stack: contextlib.ExitStack) -> Log:
     import wandb
+
+    def log(update: int, metrics: dict[str, float], pictures: dict[str, Image.Image]) -> None:
+        session.log(metrics | {key: wandb.Image(picture) for key, picture in pictures.items()}, step=update)
 
     if not re.fullmatch("[0-9a-f]{8}", run.fact("wandb") or ""):  # all sessions of a run are one run there
         run.note("wandb", uuid.uuid4().hex[:8])
@@ -81,4 +103,4 @@ def _wandb(name: str, run: Run, config: Config, stack: contextlib.ExitStack) -> 
     except wandb.Error as error:
         raise ConfigError(f"train.track={name}: {str(error).splitlines()[0]} Or use wandb-offline.") from error
     stack.callback(session.finish)
-    return lambda update, metrics: session.log(metrics, step=update)
+    return log

@@ -6,11 +6,12 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
@@ -20,6 +21,7 @@ from arpo.agent.player import Player, Reward
 from arpo.algorithms.base import METHODS, Algorithm, make_algorithm
 from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
+from arpo.envs.pictures import film_strip
 from arpo.envs.pool import SlotPool, make_pool, try_settings
 from arpo.errors import ConfigError, DeviceError, EngineError, EnvError, device_error, printable
 from arpo.evaluation.agents import Loaded, find_model, load_agent
@@ -32,7 +34,7 @@ from arpo.runs.checkpoints import best_in
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import begun_with, from_anywhere, go_on, outside, same_settings
 from arpo.runs.store import Run, new_folder, write_whole
-from arpo.runs.track import tracking
+from arpo.runs.track import Track, tracking
 from arpo.tasks.kept import Tasks, changed_since, same_tasks
 from arpo.tasks.load import JUDGED
 from arpo.training import offline
@@ -159,7 +161,7 @@ class _Training:
     loaded: Loaded
     tasks: dict[str, list[Task]]
     pool: SlotPool
-    track: Callable[[dict[str, Any]], None]
+    track: Track
     began: float  # by the clock of this session
     console: Console
     reward: Reward | None
@@ -247,7 +249,21 @@ class _Training:
                 update=update,
                 starts=self.config.env.fixed_starts if split == "train" else 0,
             )
+        if self.track.logs and _number(self.run, "pictured") <= update:  # else it was in another session
+            self.track.show(max(0, update - 1), dict(self._pictures(who, update)))
+            self.run.note("pictured", str(update + 1))
         return judged
+
+    def _pictures(self, who: str, update: int) -> Iterator[tuple[str, Image.Image]]:
+        """A film strip of a success and one of a failure, the longest of each, as far as there is one."""
+        by_id = {task.id: task for tasks in self.tasks.values() for task in tasks}
+        played = self.run.summaries(source="evaluation", update=update)
+        scored = [one for one in played if one.score is not None and one.task_id in by_id]
+        for kind, solved in (("success", True), ("failure", False)):
+            if of_kind := [one for one in scored if (one.score == 1.0) == solved]:
+                longest = self.run.trajectory(max(of_kind, key=lambda one: one.n_steps).id)
+                strip = film_strip(by_id[longest.task_id], longest, self.run.image)
+                yield f"{who.removeprefix('the ')}/{kind}", strip
 
 
 def _number(run: Run, name: str) -> float:
