@@ -130,7 +130,11 @@ def test_wandb_keeps_pictures_beside_the_metrics_of_their_update(tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("name", "package", "needed"),
-    [("tensorboard", "tensorboard", "tensorboard>=2.18"), ("wandb", "wandb", "wandb>=0.19")],
+    [
+        ("tensorboard", "tensorboard", "tensorboard>=2.18"),
+        ("trackio", "trackio", "trackio>=0.43"),
+        ("wandb", "wandb", "wandb>=0.19"),
+    ],
 )
 def test_what_is_not_installed_is_said_in_one_line(
     name: str, package: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -397,7 +397,7 @@ def test_metrics_go_where_they_are_asked_for(arpo: Arpo, tmp_path: Path) -> None
     assert arpo.begin(folder, "eval.held_out=0")[0] == 0  # it may go on without
     status, out, err = arpo.begin(tmp_path / "other", "train.track=[paper]")
     assert (status, out) == (2, "")
-    assert err == "error: train.track.0=paper: must be 'tensorboard', 'wandb' or 'wandb-offline'\n"
+    assert err == "error: train.track.0=paper: must be 'tensorboard', 'trackio', 'wandb' or 'wandb-offline'\n"
 
 
 FIXED = ("env.starts=fixed", "env.n_starts=2", "train.updates=1")
