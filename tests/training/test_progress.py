@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 from guesser import settings
 from rich.console import Console
 
+from arpo.tasks.load import JUDGED
 from arpo.training import progress
+from arpo.training.command import print_summary
 from arpo.training.progress import Learning
 
 
@@ -108,6 +111,28 @@ def test_an_update_fits_the_terminal_and_shows_every_number_that_matters(width: 
     ):
         assert shown in text, shown
     assert re.search(r"ends \d{4}-\d\d-\d\d \d\d:\d\d ", text)
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_the_table_at_the_end_fits_the_terminal_and_nothing_of_it_is_cut(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    numbers: dict[str, Any] = {}
+    for split in JUDGED:
+        numbers |= {f"crashed_{split}": [], f"gain_{split}": 0.25, f"gain_{split}_ci95": [0.125, 0.375]}
+        for when, rate in (("base", 0.25), ("final", 0.5)):
+            numbers |= {f"{when}_{split}": rate, f"{when}_{split}_ci95": [0.1, 0.9]}
+            numbers[f"{when}_{split}_counts"] = [12_288, 512]
+    monkeypatch.setenv("COLUMNS", str(width))
+    print_summary(numbers, Path("run"))
+    lines = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= width
+    text = " ".join(" ".join(lines).split())
+    for split in JUDGED:
+        assert split in text
+    assert text.count("25.0% (10% to 90%; of 12,288 episodes, 512 without a score)") == len(JUDGED)
+    assert text.count("50.0% (10% to 90%; of 12,288 episodes, 512 without a score)") == len(JUDGED)
+    assert text.count("+25.0 points (+12 to +38)") == len(JUDGED)
 
 
 def test_in_a_file_an_update_is_one_line() -> None:

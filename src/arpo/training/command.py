@@ -14,7 +14,7 @@ from typing import Any
 from PIL import Image
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from arpo.agent.episode import Agent, as_number
 from arpo.agent.player import Player, Reward
@@ -276,20 +276,17 @@ def _number(run: Run, name: str) -> float:
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Base against trained, for people."""
     console = Console(highlight=False)
-    table = Table("tasks", box=None, pad_edge=False)
-    for column in ("base", "trained", "gain"):
-        table.add_column(column, justify="right")
     splits = [split for split in JUDGED if f"crashed_{split}" in summary]
     rate, points = "{:.1%} ({:.0%} to {:.0%}; {})".format, "{:+.1f} points ({:+.0f} to {:+.0f})".format
+    rows = []
     for split in splits:
         if f"base_{split}" in summary:
             names = (f"base_{split}", f"final_{split}", f"gain_{split}")
             base, final, gain = ((summary[name], *summary[f"{name}_ci95"]) for name in names)
             counts = [of_episodes(*summary[f"{name}_counts"]) for name in names[:2]]
-            table.add_row(
-                split, rate(*base, counts[0]), rate(*final, counts[1]), points(*(100 * share for share in gain))
-            )
-    console.print(table)
+            gained = points(*(100 * share for share in gain))
+            rows.append((split, rate(*base, counts[0]), rate(*final, counts[1]), gained))
+    _print_rows(console, ("base", "trained", "gain"), rows)
     for name in [f"{when}_{split}" for split in splits for when in ("base", "final")]:
         if warning := doubt(*summary[f"{name}_counts"]):
             console.print(f"[red]{name.replace('_', ' ', 1)}: {warning}[/]", soft_wrap=True)
@@ -298,6 +295,22 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
             console.print(f"[red]{split}: {escape(never_scored(crashed))}[/]", soft_wrap=True)
     look = f"; look at {curve}" if (curve := folder / "curve.png").exists() else ""  # without updates there is none
     console.print(f"Everything is in {folder}{look}", markup=False, soft_wrap=True)
+
+
+def _print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; where it is too wide for the terminal, a line a number."""
+    table = Table("tasks", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    wanted = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    if wanted > console.width:
+        table = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
+        for name, *cells in rows:
+            for column, cell in zip(columns, cells, strict=True):
+                table.add_row(f"{name}, {column}", cell)
+    console.print(table)
 
 
 def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict[str, Any]:
