@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import sqlite3
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,7 +24,7 @@ from arpo.evaluation.command import run_evaluation
 from arpo.export import command, parquet
 from arpo.images import decode, pixel_hash
 from arpo.runs.store import Run
-from arpo.types import Image, Outcome, Provenance, Trajectory
+from arpo.types import Image, Outcome, Provenance, Reply, Tokens, Trajectory, to_json
 from fake_env import make_task, write_list
 
 HOSTILE = "Press \"it\":\n---\n- 'now' <script>alert(1)</script>\n```\n# [x](javascript:1) \x1b[31m é 你 <|im_end|>"
@@ -181,6 +183,7 @@ def test_a_run_that_is_being_written_is_exported_as_it_stands(tmp_path: Path) ->
     assert len(loaded(tmp_path / "out")) == 3
 
 
+@pytest.mark.attack("run folder")
 def test_the_card_says_what_is_there_and_nothing_of_it_is_obeyed(tmp_path: Path) -> None:
     folder = play(tmp_path / "<img src=x>`\n---\nx: [", "fail", trials=1)
     with sqlite3.connect(folder / "run.sqlite") as db:
@@ -238,6 +241,54 @@ def test_a_damaged_run_is_one_line_and_leaves_nothing_behind(
     db.close()
     capsys.readouterr()
     assert line in error_of(capsys, monkeypatch, folder, tmp_path / "out")
+    assert not list(tmp_path.glob("out*"))
+
+
+@pytest.mark.attack("run folder")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"env_seed": 2**70},
+        {"attempt": -(2**64)},
+        {"segments": ()},
+        {"segments": (Tokens((-1,)), Reply(0)), "steps": 1},
+        {"segments": (Image("00", 3, 3), Reply(0)), "steps": 1},
+    ],
+)
+def test_a_forged_episode_is_one_line_and_leaves_nothing_behind(
+    change: dict[str, Any], tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = play(tmp_path / "run", "fail", trials=1)
+    whole = next(iter(stored(folder).values()))
+    if "steps" in change:
+        change = change | {"steps": (dataclasses.replace(whole.steps[0], context=(0,)),)}
+    forged = zlib.compress(to_json(dataclasses.replace(whole, **change)))
+    with sqlite3.connect(folder / "run.sqlite") as db:
+        db.execute("UPDATE trajectories SET record = ? WHERE id = ?", (forged, whole.id))
+    db.close()
+    capsys.readouterr()
+    assert error_of(capsys, monkeypatch, folder, tmp_path / "out").startswith("error: ")
+    assert not list(tmp_path.glob("out*"))
+
+
+def test_a_run_of_an_older_arpo_has_no_instructions(tmp_path: Path) -> None:
+    folder = play(tmp_path / "old", "fail", trials=1)
+    (folder / "tasks.json").unlink()
+    command.export_episodes(folder, tmp_path / "out")
+    assert {row["instruction"] for row in loaded(tmp_path / "out", "trajectories")} == {None}
+    assert len(loaded(tmp_path / "out")) == 3
+
+
+def test_settings_or_tasks_that_cannot_be_read_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = play(tmp_path / "odd", "fail", trials=1)
+    capsys.readouterr()
+    tasks, settings = folder / "tasks.json", folder / "config.yaml"
+    tasks.write_text(tasks.read_text().replace("Press the button", "Press \\ud800 the button"))
+    assert "tasks.json: Invalid JSON" in error_of(capsys, monkeypatch, folder, tmp_path / "out")
+    settings.unlink()
+    assert "config.yaml" in error_of(capsys, monkeypatch, folder, tmp_path / "out")
     assert not list(tmp_path.glob("out*"))
 
 

@@ -211,6 +211,7 @@ def test_the_card_tells_the_method_and_how_it_was_judged(run: Path, tmp_path: Pa
     assert not list(tmp_path.glob("three*"))
 
 
+@pytest.mark.attack("checkpoint")
 def test_nothing_that_names_code_is_handed_on(run: Path, tmp_path: Path) -> None:
     copied = tmp_path / "copied"
     shutil.copytree(run, copied)

@@ -17,7 +17,7 @@ from arpo.images import decode
 from arpo.runs import track
 from arpo.runs.store import Run
 from arpo.training.command import run_training
-from arpo.types import Completion, Observation, Outcome, Provenance, Reply, Step, Tokens, Trajectory
+from arpo.types import Completion, Observation, Outcome, Provenance, Reply, Segment, Step, Tokens, Trajectory
 from fake_env import FakeEnv, make_task
 
 
@@ -81,7 +81,7 @@ def episode(n_steps: int, instruction: str = "Press it.") -> tuple[Any, Trajecto
         for action, screen in zip(actions, screens[1:], strict=True)
     )
     where = Provenance("evaluation", "r", 0)
-    segments = (Tokens((1,)), *(Reply(i) for i in range(n_steps)))
+    segments: tuple[Segment, ...] = (Tokens((1,)), *(Reply(i) for i in range(n_steps)))
     whole = Trajectory("a", task.id, 0, 0, screens[0].hash, segments, steps, Outcome.STEP_LIMIT, 0.0, 0.0, where)
     return task, whole, {screen.hash: screen for screen in screens}
 

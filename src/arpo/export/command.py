@@ -38,7 +38,7 @@ def export_episodes(folder: Path, out: Path, solved: bool = False, model: str | 
         vocabulary = _find_vocabulary(run, chosen, model)
         console = Console(stderr=True, highlight=False)
         with counted(console, "exporting", len(chosen)) as advance:
-            done = write_episodes(run, chosen, vocabulary, tasks, threshold, part, lambda: advance("episodes"))
+            done = write_episodes(run, chosen, vocabulary, tasks, threshold, part, advance)
         text = cards.of_episodes(folder, config, run.fact("model"), done, solved)
         (part / "README.md").write_text(text, encoding="utf-8")
     table = f"{done.episodes} episodes, {done.solved} solved; {done.conversations} conversations with screenshots"
@@ -75,7 +75,9 @@ def new_folder(out: Path) -> Iterator[Path]:
         raise ConfigError(f"{part}: is there already, from an export that runs or was killed; remove it") from None
     try:
         yield part
-        part.replace(out)
+        if out.exists():
+            out.rmdir()  # it is empty; not everywhere does a folder take the place of another
+        part.rename(out)
     except BaseException:
         shutil.rmtree(part)
         raise
@@ -93,7 +95,10 @@ def _find_vocabulary(run: Run, chosen: list[Summary], model: str | None) -> Voca
 
 def _spoken(trajectory: Trajectory, vocabulary: Vocabulary) -> bool:
     replies = [step.completion for step in trajectory.steps]
-    return all(vocabulary.decode(reply.tokens) == reply.text for reply in replies)
+    try:
+        return all(vocabulary.decode(reply.tokens) == reply.text for reply in replies)
+    except OverflowError:  # numbers that are no tokens
+        return False
 
 
 def _vocabularies(run: Run, model: str | None) -> Iterator[Vocabulary]:

@@ -11,6 +11,7 @@ the store, byte for byte; their formats are checked, since Pillow starts program
 import contextlib
 import io
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from arpo.export.messages import Conversation, conversations
 from arpo.export.parquet import Parts
 from arpo.images import FORMATS
 from arpo.runs.store import Run, damaged
-from arpo.types import Step, Summary, Task, Trajectory, to_json
+from arpo.types import PIXELS, Step, Summary, Task, Trajectory, to_json
 from arpo.vocabulary import Vocabulary
 
 LARGEST = 2**30  # bytes of the screenshots of one row: Arrow counts them in 32 bits, with a sign
@@ -94,12 +95,12 @@ def write_episodes(
     tasks: Mapping[str, Task],
     threshold: float,
     folder: Path,
-    advance: Callable[[], object],
+    advance: Callable[[str], object],
 ) -> Exported:
     """Both tables of these episodes. `threshold`: the score from which on a task is solved; `advance`: after each."""
     n_solved = n_broken = 0
     with (
-        _as_a_full_disk(folder),
+        _plain_errors(run, folder),
         Parts(folder / "data", CONVERSATIONS) as data,
         Parts(folder / "trajectories", TRAJECTORIES) as table,
     ):
@@ -117,7 +118,7 @@ def write_episodes(
                     images = list(_images(run, trajectory, part))
                     row = {"messages": part.messages, "images": images, "first_step": part.first_step}
                     data.add(row | about, sum(len(image["bytes"]) for image in images))
-            advance()
+            advance(f"{data.count:,} conversations")
         return Exported(len(chosen), n_solved, data.count, n_broken)
 
 
@@ -172,8 +173,9 @@ def _images(run: Run, trajectory: Trajectory, part: Conversation) -> Iterator[di
     for name in part.images:
         try:
             image = run.image(name).image
-            with Pillow.open(io.BytesIO(image), formats=FORMATS):  # its beginning: to decode all of them takes long
-                pass
+            with Pillow.open(io.BytesIO(image), formats=FORMATS) as opened:  # its head: to decode all takes long
+                if math.prod(opened.size) > PIXELS:
+                    raise ValueError
         except KeyError:
             raise damaged(run.folder, f"it lacks the screenshot {name:.40} of the episode {trajectory.id}") from None
         except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError):
@@ -184,10 +186,12 @@ def _images(run: Run, trajectory: Trajectory, part: Conversation) -> Iterator[di
 
 
 @contextlib.contextmanager
-def _as_a_full_disk(folder: Path) -> Iterator[None]:
-    """Arrow's errors of files have no file name."""
+def _plain_errors(run: Run, folder: Path) -> Iterator[None]:
+    """Numbers and texts that no run of ours holds are a damaged run's. Arrow's errors of files have no file name."""
     try:
         yield
+    except (ValueError, OverflowError, pa.ArrowNotImplementedError) as error:
+        raise damaged(run.folder, f"an episode in it is none: {error}") from error
     except OSError as error:
         if error.filename is None:
             raise OSError(error.errno, error.strerror or "cannot be written (a full disk?)", str(folder)) from error

@@ -41,14 +41,15 @@ def conversations(trajectory: Trajectory, vocabulary: Vocabulary) -> Iterator[Co
             raise ConfigError(
                 f"the episode {trajectory.id} was played with another tokenizer; name its agent with --model"
             )
+    texts = [step.completion.text.removesuffix(END) for step in trajectory.steps]
     for first, last in runs_of(trajectory.steps):
         context = trajectory.steps[last].context
         seen = [trajectory.segments[index] for index in (*context, context[-1] + 1)]
-        texts = [step.completion.text.removesuffix(END) for step in trajectory.steps]
         images = [one.hash for one in seen if isinstance(one, Image)]
         messages = messages_of(seen, texts, vocabulary)
+        roles = [message["role"] for message in messages]
         parts = sum(part["type"] == "image" for message in messages for part in message["content"])
-        if parts != len(images) or any(message["role"] not in ROLES for message in messages):
+        if parts != len(images) or not {*roles} <= {*ROLES} or roles[-1:] != ["assistant"]:
             raise ConfigError(f"the episode {trajectory.id}: its dialect does not speak in chat messages")
         yield Conversation(first, messages, images)
 

@@ -69,8 +69,9 @@ def write_model(place: Path, config: Config, folder: Path) -> None:
     """All but the card. ConfigError where the checkpoint is not whole."""
     model = empty_model(place)
     vocabulary = load_vocabulary(place, model.config)
-    for file in sorted(place.glob("model*.safetensors*")):
-        shutil.copy(file, folder / file.name)
+    for file in sorted(place.glob("*.safetensors*")):
+        if not file.name.startswith("optimizer"):
+            shutil.copy(file, folder / file.name)
     shutil.copy(place / "tokenizer.json", folder)
     ends = {"eos_token_id": vocabulary.special(END), "pad_token_id": vocabulary.special(END)}
     _write_json(folder / "config.json", _settings(place / "config.json"))
