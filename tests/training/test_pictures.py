@@ -16,6 +16,7 @@ from arpo.envs.pictures import CELL, ROW, STRIP, film_strip
 from arpo.images import decode
 from arpo.runs import track
 from arpo.runs.store import Run
+from arpo.training import command
 from arpo.training.command import run_training
 from arpo.types import Completion, Observation, Outcome, Provenance, Reply, Segment, Step, Tokens, Trajectory
 from fake_env import FakeEnv, make_task
@@ -57,6 +58,21 @@ def test_each_time_that_the_agent_is_judged_a_success_and_a_failure_are_shown_on
     later = pictures(folder)
     assert {name: later[name][:1] for name in shown} == shown
     assert all(step == 2 for images in later.values() for step, _ in images[1:])
+
+
+def test_a_run_of_an_older_arpo_keeps_what_it_has_logged(
+    guesser_folder: Path, fake_backend: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(DIALECTS, "uitars", DialectEntry("uitars", Guesser))
+    folder = tmp_path / "run"
+    with monkeypatch.context() as older:
+        older.setattr(command._Training, "_show", lambda self, who, update: None)
+        train(folder, guesser_folder, "train.updates=1")
+    train(folder, guesser_folder, "train.updates=2")
+    assert {step for images in pictures(folder).values() for step, _ in images} == {1}
+    events = EventAccumulator(str(folder / "tensorboard"))
+    events.Reload()
+    assert [event.step for event in events.Scalars("success")] == [0, 1]
 
 
 def test_without_a_tracker_nothing_is_drawn(

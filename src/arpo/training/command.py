@@ -249,10 +249,15 @@ class _Training:
                 update=update,
                 starts=self.config.env.fixed_starts if split == "train" else 0,
             )
-        if self.track.logs and _number(self.run, "pictured") <= update:  # else it was in another session
+        self._show(who, update)
+        return judged
+
+    def _show(self, who: str, update: int) -> None:
+        """Pictures of how it was judged go where metrics go: once, and never behind what was logged since."""
+        made = len(list(self.run.metrics()))
+        if self.track.logs and update >= max(made, _number(self.run, "pictured")):
             self.track.show(max(0, update - 1), dict(self._pictures(who, update)))
             self.run.note("pictured", str(update + 1))
-        return judged
 
     def _pictures(self, who: str, update: int) -> Iterator[tuple[str, Image.Image]]:
         """A film strip of a success and one of a failure, the longest of each, as far as there is one."""
