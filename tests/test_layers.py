@@ -43,7 +43,10 @@ LAYERS = (  # from the bottom
     layer("training tasks.select"),
     layer("teaching"),
     # What people use: commands, what they print, measurements. The Python API is `arpo` itself.
-    Layer(("arpo", *layer("api cli arguments doctor bench viewer envs.cli envs.listing envs.play").rooms), open=True),
+    Layer(
+        ("arpo", *layer("api cli arguments doctor bench export viewer envs.cli envs.listing envs.play").rooms),
+        open=True,
+    ),
 )
 ENVIRONMENTS = ("pocket", "desktop", "osworld")
 ABOUT_ENVIRONMENTS = ("arpo.bench", "arpo.teaching", "arpo.envs.cli")  # these are about particular environments

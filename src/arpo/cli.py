@@ -342,6 +342,42 @@ def report(
     write_report(runs, out)
 
 
+@app.command()
+def export(
+    run: Annotated[Path, typer.Argument(help="A run's folder; with --checkpoint also one of its checkpoints.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder to write: a new one, or an empty one.")],
+    checkpoint: Annotated[
+        bool, typer.Option("--checkpoint", help="The agent in place of the episodes: of a run its best checkpoint.")
+    ] = False,
+    solved: Annotated[bool, typer.Option("--solved", help="Only episodes that solved their task.")] = False,
+    model: Annotated[
+        str | None, typer.Option(help="Who played, where the run does not tell: a checkpoint's folder or a hub name.")
+    ] = None,
+) -> None:
+    """Write a run's episodes or its agent for other programs.
+
+    Episodes: Parquet, which `datasets.load_dataset(DIR)` reads, with messages and images as TRL takes them. An agent: a
+    folder that transformers and vLLM load. Each with a card that says what it is. Needs pip install 'arpo[export]' for
+    episodes.
+
+    \b
+    Examples:
+      arpo export runs/first episodes                        every episode
+      arpo export runs/first solved --solved                 what to fine-tune on
+      arpo export runs/trials episodes --model owner/name    an evaluation of a model from the hub
+      arpo export runs/first agent --checkpoint              its best checkpoint
+      arpo export runs/first/checkpoints/update-00012 agent --checkpoint
+    """
+    from arpo.errors import ConfigError
+    from arpo.export.command import export_checkpoint, export_episodes
+
+    if not checkpoint:
+        return export_episodes(run, folder, solved, model)
+    if solved or model is not None:
+        raise ConfigError("--checkpoint: takes neither --solved nor --model, which are about episodes")
+    export_checkpoint(run, folder)
+
+
 app.command()(compare)
 app.command()(pretrain)
 

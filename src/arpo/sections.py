@@ -325,6 +325,6 @@ class TrainConfig(Section):
     lora_rank: int = setting(0, "train LoRA adapters of this rank, alpha is twice it; 0: the weights", ge=0, le=4096)
     save_every: int = setting(1, "updates between checkpoints", ge=1)
     keep: int = setting(2, "checkpoints kept, the newest; beside them the best one", ge=1)
-    track: list[Literal["tensorboard", "wandb", "wandb-offline"]] = setting(
-        [], "where metrics go beside metrics.jsonl: any of tensorboard, wandb, wandb-offline"
+    track: list[Literal["tensorboard", "trackio", "wandb", "wandb-offline"]] = setting(
+        [], "where metrics and pictures go beside metrics.jsonl: any of tensorboard, trackio, wandb, wandb-offline"
     )

@@ -178,7 +178,7 @@ def test_a_journal_that_names_another_file_does_not_have_sqlite_delete_it(folder
     "setting",
     ["env.osworld_python=/evil/python", "env.osworld_image=evil/image", "env.osworld_disk=/evil/disk.qcow2",
      "env.files=http://evil.example/", "agent.prompt_file=/etc/passwd", "train.model=evil/model",
-     "train.track=[wandb]"],
+     "train.track=[wandb]", "train.track=[trackio]"],
 )  # fmt: skip
 def test_what_a_folder_names_outside_itself_counts_only_where_the_user_says_it_again(
     setting: str, folder: Path

@@ -10,11 +10,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from PIL import Image
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator  # type: ignore[import-untyped]
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[attr-defined]
 
 from arpo.config import Config
 from arpo.errors import ConfigError
+from arpo.images import decode
 from arpo.runs.store import Run
 from arpo.runs.track import tracking
 
@@ -81,9 +83,58 @@ def test_wandb_keeps_all_in_the_run_where_there_is_no_network(tmp_path: Path) ->
     assert {path.name for path in tmp_path.glob("wandb/offline-run-*/run-*.wandb")} == {f"run-{name}.wandb"}
 
 
+def picture(shade: int) -> Image.Image:
+    return Image.new("RGB", (30, 20), (shade, 0, 0))
+
+
+def show_in(folder: Path, names: list[str]) -> None:
+    """A session with pictures before the first update and after the last, as a training has them."""
+    with Run.write(folder, "") as run, tracking(names, run, Config()) as track:
+        track.show(0, {"base agent/failure": picture(10)})
+        for update in range(2):
+            track({"update": update, "success": 0.5})
+        track.show(1, {"trained agent/success": picture(20), "trained agent/failure": picture(30)})
+
+
+def test_tensorboard_shows_pictures_beside_the_metrics_also_after_the_run_was_made_longer(tmp_path: Path) -> None:
+    show_in(tmp_path, ["tensorboard"])
+    track_in(tmp_path, ["tensorboard"], range(2, 4), success=0.5)
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    shown = {name: events.Images(name) for name in events.Tags()["images"]}
+    assert {name: [one.step for one in images] for name, images in shown.items()} == {
+        "base agent/failure": [0],
+        "trained agent/success": [1],
+        "trained agent/failure": [1],
+    }
+    pixels = decode(shown["trained agent/success"][0].encoded_image_string)
+    assert pixels.shape == (20, 30, 3) and pixels[0, 0].tolist() == [20, 0, 0]
+    assert shown_by_tensorboard(tmp_path)["success"] == dict.fromkeys(range(4), 0.5)
+
+
+def test_wandb_keeps_pictures_beside_the_metrics_of_their_update(tmp_path: Path) -> None:
+    show_in(tmp_path, ["wandb-offline"])
+    deadline = time.monotonic() + 30
+    while len(shown_by_wandb(tmp_path)) < 2 and time.monotonic() < deadline:
+        time.sleep(0.1)
+    first, last = shown_by_wandb(tmp_path)
+    assert (first["_step"], first["success"], last["_step"], last["success"]) == (0, 0.5, 1, 0.5)
+    (files,) = tmp_path.glob("wandb/offline-run-*/files")
+    for line, name, shade in (
+        (first, "base agent/failure", 10),
+        (last, "trained agent/success", 20),
+        (last, "trained agent/failure", 30),
+    ):
+        assert decode((files / str(line[f"{name}.path"])).read_bytes())[0, 0].tolist() == [shade, 0, 0]
+
+
 @pytest.mark.parametrize(
     ("name", "package", "needed"),
-    [("tensorboard", "tensorboard", "tensorboard>=2.18"), ("wandb", "wandb", "wandb>=0.19")],
+    [
+        ("tensorboard", "tensorboard", "tensorboard>=2.18"),
+        ("trackio", "trackio", "trackio>=0.43"),
+        ("wandb", "wandb", "wandb>=0.19"),
+    ],
 )
 def test_what_is_not_installed_is_said_in_one_line(
     name: str, package: str, needed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -329,11 +329,13 @@ def test_training_is_summed_up_for_scripts_and_for_people(arpo: Arpo, tmp_path: 
     assert (folder / "curve.png").stat().st_size > 1000
     number = r" +-?[\d.]+"
     names = ("success", "reward", "all failed", "replayed")
-    shown = "  ".join(["update" + number, *(name + number + "%?" for name in names), number[2:] + " tokens/s"])
+    speeds = (r"[\d.]+ steps/s", r"\d+ tokens/s")
+    shown = "  ".join(["update" + number, *(name + number + "%?" for name in names), *speeds])
+    shown = shown.replace(speeds[0], r"(lag [\d.]+  gap \d\.\de-\d\d  )?" + speeds[0])  # of what was learned
     shown = shown.replace("%?  reward", r"% \(of 4 episodes, 0 without a score\)  reward")
     made = [line for line in err.splitlines() if "success" in line and line.startswith("update")]
     assert [line.split()[1] for line in made] == ["1", "2"]
-    assert all(re.fullmatch(rf"{shown}  \d:\d\d:\d\d left", line) for line in made), err
+    assert all(re.fullmatch(rf"{shown}(  ends [\d: -]+)?  \d:\d\d:\d\d left", line) for line in made), err
     assert (folder / summary["best_checkpoint"] / "model.safetensors").is_file()
 
 
@@ -395,7 +397,7 @@ def test_metrics_go_where_they_are_asked_for(arpo: Arpo, tmp_path: Path) -> None
     assert arpo.begin(folder, "eval.held_out=0")[0] == 0  # it may go on without
     status, out, err = arpo.begin(tmp_path / "other", "train.track=[paper]")
     assert (status, out) == (2, "")
-    assert err == "error: train.track.0=paper: must be 'tensorboard', 'wandb' or 'wandb-offline'\n"
+    assert err == "error: train.track.0=paper: must be 'tensorboard', 'trackio', 'wandb' or 'wandb-offline'\n"
 
 
 FIXED = ("env.starts=fixed", "env.n_starts=2", "train.updates=1")

@@ -130,7 +130,7 @@ class Comparison:
             if self.folder(method, seed).exists():
                 self._begin(method, seed)
         with progress_bar(Console(stderr=True, highlight=False)) as progress:
-            bar = progress.add_task("runs", total=len(bases) + len(runs), so_far="")
+            bar = progress.add_task("runs", total=len(bases) + len(runs), so_far=[])
             for part in (bases, runs):
                 missing = [one for one in part if not (self.folder(*one) / "summary.json").exists()]
                 progress.advance(bar, len(part) - len(missing))
@@ -153,7 +153,7 @@ class Comparison:
                     progress.console.print(f"{folder.name} is done", markup=False)
                     progress.advance(progress.task_ids[0])
                 now = ", ".join(f"{folder.name} ({_updates(folder)} updates)" for folder in running)
-                progress.update(progress.task_ids[0], so_far=now)
+                progress.update(progress.task_ids[0], so_far=[now])
         finally:  # one failed, or it was interrupted: the others lose nothing
             for process in running.values():
                 process.terminate()

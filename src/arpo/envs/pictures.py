@@ -1,7 +1,8 @@
 """Pictures of an episode for people: every action marked on the screen that it was taken on.
 
-`save_animation` writes one episode as a moving picture. Marks: a ring is a click, two rings a double click, a blue ring
-a right click, an arrow a drag or a turn of the wheel; what is typed stands in the caption.
+`save_animation` writes one episode as a moving picture, `film_strip` draws one as a still. Marks: a ring is a click,
+two rings a double click, a blue ring a right click, an arrow a drag or a turn of the wheel; what is typed stands in the
+caption.
 """
 
 import bisect
@@ -25,6 +26,7 @@ GOOD, BAD = (24, 128, 72), (190, 40, 40)
 RED, BLUE, HALO = (226, 38, 60), (24, 104, 230), (255, 255, 255)
 
 LOOK_MS, ACT_MS, END_MS = 500, 1000, 2500
+STRIP, ROW, CELL = 8, 4, 320  # of a film strip: most screens, of a row, and the width of one
 
 RGB = tuple[int, int, int]
 
@@ -75,14 +77,60 @@ def record(env: Env, expert: Expert, task: Task, seed: int) -> Recording:
 def from_trajectory(task: Task, trajectory: Trajectory, screenshot: Callable[[str], Observation]) -> Recording:
     """A stored episode. `screenshot` gives the screen of a hash."""
     assert trajectory.score is not None, "an episode that was broken off by the machine has no score"
-    shots = []
+    shots = [Shot(decode(screenshot(name).image), thought, action) for name, thought, action in _moments(trajectory)]
+    return Recording(task, tuple(shots), trajectory.score)
+
+
+def _moments(trajectory: Trajectory) -> list[tuple[str, str, Action | None]]:
+    """Each screen by its hash, what was thought, and what was done on it: nothing on the last."""
+    moments: list[tuple[str, str, Action | None]] = []
     screen = trajectory.start
     for step in trajectory.steps:
-        shots.append(Shot(decode(screenshot(screen).image), _thought(step), step.action))
+        moments.append((screen, _thought(step), step.action))
         screen = step.observation or screen
-    if not shots or shots[-1].action is not None:  # else its last reply stands on the last screen
-        shots.append(Shot(decode(screenshot(screen).image), "", None))
-    return Recording(task, tuple(shots), trajectory.score)
+    if not moments or moments[-1][2] is not None:  # else its last reply stands on the last screen
+        moments.append((screen, "", None))
+    return moments
+
+
+def film_strip(task: Task, trajectory: Trajectory, screenshot: Callable[[str], Observation]) -> Image.Image:
+    """A stored episode as one picture of at most STRIP screens, the first and the last among them.
+
+    Only these are read: an episode may have thousands.
+    """
+    assert trajectory.score is not None, "an episode that was broken off by the machine has no score"
+    moments = _moments(trajectory)
+    n = min(STRIP, len(moments))
+    chosen = [i * (len(moments) - 1) // max(1, n - 1) for i in range(n)]
+    cells = []
+    for i in chosen:
+        name, thought, action = moments[i]
+        title = thought if action is None else f"{i + 1}. {describe(action)}"
+        cells.append(_cell(Shot(decode(screenshot(name).image), thought, action), title))
+    columns, height = min(ROW, n), max(cell.height for cell in cells)
+    strip = Image.new("RGB", (columns * (CELL + 8) + 8, 52 + -(-n // columns) * (height + 8)), CARD)
+    pen, room, solved = ImageDraw.Draw(strip), strip.width - 16, trajectory.score == 1.0
+    told = "solved" if solved else f"not solved, score {trajectory.score:g}"
+    told += f"; steps: {len(trajectory.steps)}; ended by: {trajectory.outcome.replace('_', ' ')}"
+    pen.text((8, 6), _fitted(task.instruction, 16, room), INK, font(16))
+    pen.text((8, 28), _fitted(told, 14, room), GOOD if solved else BAD, font(14))
+    for place, cell in enumerate(cells):
+        strip.paste(cell, (8 + place % columns * (CELL + 8), 52 + place // columns * (height + 8)))
+    return strip
+
+
+def _cell(shot: Shot, title: str) -> Image.Image:
+    """A screen of a film strip with its mark, and a caption below. Of a tall one the upper part."""
+    screen = Image.fromarray(shot.pixels[: 2 * shot.pixels.shape[1]])
+    scale = CELL / screen.width
+    size = (CELL, max(1, round(screen.height * scale)))
+    screen = screen.resize(size, Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST)
+    if shot.action is not None:
+        screen = _marked(screen, shot.action, scale)
+    cell = Image.new("RGB", (CELL, size[1] + 22), CARD)
+    cell.paste(screen, (0, 0))
+    ImageDraw.Draw(cell).text((0, size[1] + 3), _fitted(title, 13, CELL), FAINT, font(13))
+    return cell
 
 
 def _thought(step: Step) -> str:

@@ -68,7 +68,7 @@ def outside(config: Config) -> list[str]:
     keys = [key for key in OUTSIDE if config.value(key) != usual.value(key)]
     harmless = {  # what is here already is only read; the other trackers keep to the folder
         "train.model": Path(config.train.model).is_dir(),
-        "train.track": "wandb" not in config.train.track,
+        "train.track": not {"trackio", "wandb"} & {*config.train.track},
         "env.ray": config.env.ray == "local",
     }
     return config.words([key for key in keys if not harmless.get(key)])

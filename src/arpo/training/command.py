@@ -6,20 +6,22 @@ import json
 import os
 import shlex
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from PIL import Image
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+from rich.table import Column, Table
 
 from arpo.agent.episode import Agent, as_number
 from arpo.agent.player import Player, Reward
 from arpo.algorithms.base import METHODS, Algorithm, make_algorithm
 from arpo.config import Config, to_yaml
 from arpo.engines.base import Sampling
+from arpo.envs.pictures import film_strip
 from arpo.envs.pool import SlotPool, make_pool, try_settings
 from arpo.errors import ConfigError, DeviceError, EngineError, EnvError, device_error, printable
 from arpo.evaluation.agents import Loaded, find_model, load_agent
@@ -32,7 +34,7 @@ from arpo.runs.checkpoints import best_in
 from arpo.runs.plot import Series, save_plot
 from arpo.runs.settings import begun_with, from_anywhere, go_on, outside, same_settings
 from arpo.runs.store import Run, new_folder, write_whole
-from arpo.runs.track import tracking
+from arpo.runs.track import Track, tracking
 from arpo.tasks.kept import Tasks, changed_since, same_tasks
 from arpo.tasks.load import JUDGED
 from arpo.training import offline
@@ -159,7 +161,7 @@ class _Training:
     loaded: Loaded
     tasks: dict[str, list[Task]]
     pool: SlotPool
-    track: Callable[[dict[str, Any]], None]
+    track: Track
     began: float  # by the clock of this session
     console: Console
     reward: Reward | None
@@ -247,7 +249,26 @@ class _Training:
                 update=update,
                 starts=self.config.env.fixed_starts if split == "train" else 0,
             )
+        self._show(who, update)
         return judged
+
+    def _show(self, who: str, update: int) -> None:
+        """Pictures of how it was judged go where metrics go: once, and never behind what was logged since."""
+        made = len(list(self.run.metrics()))
+        if self.track.logs and update >= max(made, _number(self.run, "pictured")):
+            self.track.show(max(0, update - 1), dict(self._pictures(who, update)))
+            self.run.note("pictured", str(update + 1))
+
+    def _pictures(self, who: str, update: int) -> Iterator[tuple[str, Image.Image]]:
+        """A film strip of a success and one of a failure, the longest of each, as far as there is one."""
+        by_id = {task.id: task for tasks in self.tasks.values() for task in tasks}
+        played = self.run.summaries(source="evaluation", update=update)
+        scored = [one for one in played if one.score is not None and one.task_id in by_id]
+        for kind, solved in (("success", True), ("failure", False)):
+            if of_kind := [one for one in scored if (one.score == 1.0) == solved]:
+                longest = self.run.trajectory(max(of_kind, key=lambda one: one.n_steps).id)
+                strip = film_strip(by_id[longest.task_id], longest, self.run.image)
+                yield f"{who.removeprefix('the ')}/{kind}", strip
 
 
 def _number(run: Run, name: str) -> float:
@@ -260,20 +281,17 @@ def _number(run: Run, name: str) -> float:
 def print_summary(summary: dict[str, Any], folder: Path) -> None:
     """Base against trained, for people."""
     console = Console(highlight=False)
-    table = Table("tasks", box=None, pad_edge=False)
-    for column in ("base", "trained", "gain"):
-        table.add_column(column, justify="right")
     splits = [split for split in JUDGED if f"crashed_{split}" in summary]
     rate, points = "{:.1%} ({:.0%} to {:.0%}; {})".format, "{:+.1f} points ({:+.0f} to {:+.0f})".format
+    rows = []
     for split in splits:
         if f"base_{split}" in summary:
             names = (f"base_{split}", f"final_{split}", f"gain_{split}")
             base, final, gain = ((summary[name], *summary[f"{name}_ci95"]) for name in names)
             counts = [of_episodes(*summary[f"{name}_counts"]) for name in names[:2]]
-            table.add_row(
-                split, rate(*base, counts[0]), rate(*final, counts[1]), points(*(100 * share for share in gain))
-            )
-    console.print(table)
+            gained = points(*(100 * share for share in gain))
+            rows.append((split, rate(*base, counts[0]), rate(*final, counts[1]), gained))
+    _print_rows(console, ("base", "trained", "gain"), rows)
     for name in [f"{when}_{split}" for split in splits for when in ("base", "final")]:
         if warning := doubt(*summary[f"{name}_counts"]):
             console.print(f"[red]{name.replace('_', ' ', 1)}: {warning}[/]", soft_wrap=True)
@@ -282,6 +300,22 @@ def print_summary(summary: dict[str, Any], folder: Path) -> None:
             console.print(f"[red]{split}: {escape(never_scored(crashed))}[/]", soft_wrap=True)
     look = f"; look at {curve}" if (curve := folder / "curve.png").exists() else ""  # without updates there is none
     console.print(f"Everything is in {folder}{look}", markup=False, soft_wrap=True)
+
+
+def _print_rows(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """A table; where it is too wide for the terminal, a line a number."""
+    table = Table("tasks", box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    wanted = console.measure(table, options=console.options.update(max_width=10_000)).maximum
+    if wanted > console.width:
+        table = Table.grid(Column(no_wrap=True), Column(), padding=(0, 2))
+        for name, *cells in rows:
+            for column, cell in zip(columns, cells, strict=True):
+                table.add_row(f"{name}, {column}", cell)
+    console.print(table)
 
 
 def _compared(base: dict[str, Evaluation], final: dict[str, Evaluation]) -> dict[str, Any]:

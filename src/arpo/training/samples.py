@@ -56,7 +56,7 @@ def _matched(group: Group, credits: Sequence[Credit]) -> Iterator[tuple[Trajecto
 def _samples(trajectory: Trajectory, credit: Credit, image_pad: int) -> Iterator[Sample]:
     replies = [step.completion.tokens for step in trajectory.steps]
     begin = 0  # the index of this run's first token among all that were sampled
-    for first, last in _runs(trajectory.steps):
+    for first, last in runs_of(trajectory.steps):
         steps = trajectory.steps[first : last + 1]
         context = (*steps[-1].context, steps[-1].context[-1] + 1)  # and its own reply, which follows what it saw
         flat = flatten(trajectory.segments, replies, context, image_pad, first_step=first)
@@ -82,7 +82,7 @@ def _samples(trajectory: Trajectory, credit: Credit, image_pad: int) -> Iterator
         begin = end
 
 
-def _runs(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:
+def runs_of(steps: tuple[Step, ...]) -> Iterator[tuple[int, int]]:
     """(first, last) of each run of steps in which every context begins with the one before it and its reply."""
     first = 0
     for i in range(1, len(steps) + 1):

@@ -26,7 +26,6 @@ import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from arpo.engines.vllm import guard
 from arpo.engines.vllm.client import Published
@@ -34,8 +33,8 @@ from arpo.engines.vllm.guard import files_of, name_of
 from arpo.engines.vllm.installed import find_python
 from arpo.errors import ConfigError
 from arpo.model.checkpoint import empty_model, find_checkpoint
+from arpo.model.processor import processor_files
 from arpo.model.qwen import QwenVL
-from arpo.resize import MERGE
 
 IMAGES = 64  # most screenshots of one prompt
 LOOK_S, HUNG_S = 2.0, 120.0  # between two looks; without an answer for so long it is started again
@@ -244,36 +243,15 @@ def _signal(one: _Replica, number: int) -> None:
 
 def _furnish(folder: Path, place: Path, outline: QwenVL) -> None:
     """What vLLM reads: the checkpoint's files, how images are prepared, and our guard."""
-    sight, family = outline.sight, outline.config.model_type
     (folder / "code").mkdir()
     shutil.copy(guard.__file__, folder / "code" / "arpo_guard.py")
     (model := folder / "model").mkdir()
     for file in place.iterdir():
         if file.suffix in (".json", ".safetensors", ".txt"):
             (model / file.name).symlink_to(file.resolve())
-    # All of it is said: what is left out vLLM takes from elsewhere, and without a mean it shows the model raw pixels.
-    images: dict[str, Any] = {
-        "size": {"shortest_edge": sight.min_pixels, "longest_edge": sight.max_pixels},
-        "min_pixels": sight.min_pixels,
-        "max_pixels": sight.max_pixels,
-        "patch_size": sight.patch,
-        "temporal_patch_size": 2,
-        "merge_size": MERGE,
-        "do_rescale": True,
-        "rescale_factor": 1 / 255,
-        "do_normalize": True,
-        "image_mean": sight.mean,
-        "image_std": sight.std,
-        "processor_class": {"qwen2_5_vl": "Qwen2_5_VLProcessor", "qwen3_vl": "Qwen3VLProcessor"}[family],
-    }
-    video = {"qwen2_5_vl": "Qwen2VLVideoProcessor", "qwen3_vl": "Qwen3VLVideoProcessor"}[family]
-    kinds = {
-        "preprocessor_config": {"image_processor_type": "Qwen2VLImageProcessor"},
-        "video_preprocessor_config": {"video_processor_type": video},
-    }
-    for name, kind in kinds.items():
-        (model / f"{name}.json").unlink(missing_ok=True)
-        (model / f"{name}.json").write_text(json.dumps(images | kind))
+    for name, text in processor_files(outline).items():
+        (model / name).unlink(missing_ok=True)
+        (model / name).write_text(text)
 
 
 def _on_cpu(max_context: int) -> list[str]:

@@ -1,0 +1,1 @@
+"""What a run holds, for other programs: `arpo export`. docs/export.md says what is written."""
