@@ -12,6 +12,9 @@ from arpo.envs.base import BACKENDS
 # Some virtual processors offer matrix instructions (AMX) that they have not got: with them bf16 would end the process.
 os.environ.setdefault("ONEDNN_MAX_CPU_ISA", "AVX512_CORE_FP16")
 
+for name in ("FORCE_COLOR", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "COLUMNS", "LINES"):  # tests read what is printed
+    os.environ.pop(name, None)
+
 hypothesis.settings.register_profile("arpo", deadline=None)  # a busy machine is slow, not wrong
 hypothesis.settings.load_profile("arpo")
 

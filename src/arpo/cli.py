@@ -59,6 +59,7 @@ def _before_any_command(
 
 @app.command("eval")
 def evaluate(
+    ctx: typer.Context,
     model: Annotated[
         str | None,
         typer.Argument(help="base, a run's folder (its best), a checkpoint's, a hub name; expert, random or fail."),
@@ -109,6 +110,8 @@ def evaluate(
 
         if model is not None:
             raise ConfigError(f"{model}: --compare plays nothing; name no model beside it")
+        if idle := [name for name, value in ctx.params.items() if value and name not in ("compare", "as_json")]:
+            raise ConfigError(f"--{idle[0].replace('_', '-')}: --compare plays nothing; it says how runs were judged")
         found = compare_runs(*compare)
         return show(comparison_as_json(found), as_json, lambda _: print_comparison(found))
     if model is None:

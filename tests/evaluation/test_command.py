@@ -275,6 +275,16 @@ def test_a_long_evaluation_is_not_silent_without_a_terminal(arpo: Arpo, monkeypa
     assert said == [[f"evaluating: {done} of 3", f" success so far 100% (of {done} episodes"] for done in (1, 2)]
 
 
+def test_under_hard_infeasible_tasks_are_not_in_the_rate_so_far(arpo: Arpo, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(progress, "QUIET_S", 0.0)  # as if every trial took that long
+    _, _, err = arpo("fail", *FAKE, "--protocol", "hard", "--trials", "2", "--json", "--n-envs", "1")
+    said = [line.split(", ")[:2] for line in err.splitlines()]
+    counted = [1, 2, 2, 3, 4]  # the third try is of the task that cannot be done
+    assert said == [
+        [f"evaluating: {done} of 6", f"success so far 0% (of {n} episodes"] for done, n in enumerate(counted, start=1)
+    ]
+
+
 def test_killed_and_started_again_it_comes_to_the_same_numbers_and_the_same_osworld_folder(tmp_path: Path) -> None:
     arguments = [sys.executable, "-m", "arpo.cli", "eval", "random", "--tasks", "subset32", "--json", "--n-envs", "3"]
 

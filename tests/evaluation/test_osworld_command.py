@@ -111,6 +111,8 @@ def test_an_address_is_completed(said: str, meant: str) -> None:
          "error: --observation_type som: arpo's agents know only screenshot\n"),
         (["--model", "x", "--max_steps", "0"], "error: tasks.max_steps=0: must be at least 1\n"),
         (["--model", "x", "--num_envs", "0"], "error: eval.n_envs=0: must be at least 1\n"),
+        (["--model", "x", "eval.trials=2"],
+         "error: eval.trials=2: --trial-id names a single one; run each with its own\n"),
         (["--model", "x", "--trial-id", "-1"], "error: seed=-1: must be at least 0\n"),
         (["--model", "x", "--server_ip", "a b; c"],
          "error: engine.servers.0=http://a b; c/v1: must be a list of addresses, as in [http://127.0.0.1:8000]\n"),

@@ -143,6 +143,33 @@ def test_two_names_never_share_a_folder(one: str, other: str) -> None:
     assert "/" not in as_name(one) and as_name(one).strip(".") and not as_name(one).startswith(("-", "."))
 
 
+def test_no_name_is_that_of_anothers_folder() -> None:
+    for name in NAMES:
+        assert as_name(as_name(name)) != as_name(name)
+
+
+def test_broken_off_while_it_clears_a_folder_it_leaves_no_result_of_what_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = tmp_path / "osworld" / "pyautogui" / "screenshot" / "expert" / "0" / "buttons" / "press-1"
+    place.mkdir(parents=True)
+    for name in ("step_9.png", "result.txt", "traj.jsonl"):
+        (place / name).write_text("0.25\n")
+    listed = Path.iterdir
+
+    class Killed(BaseException): ...
+
+    def unlink(path: Path) -> None:
+        path.rename(tmp_path / path.name)
+        raise Killed
+
+    monkeypatch.setattr(Path, "iterdir", lambda path: iter(sorted(listed(path), reverse=True)))  # as some disks do
+    monkeypatch.setattr(Path, "unlink", unlink)
+    with pytest.raises(Killed):
+        evaluated(tmp_path, "expert", "env.name=fake", "env.size=96x64")
+    assert not (place / "result.txt").exists() and (place / "step_9.png").exists()
+
+
 def test_ids_and_domains_of_osworld_are_used_as_they_are() -> None:
     for name in ("bb5e4c0d-f964-439c-97b6-bdb9747de3f4", "libreoffice_calc", "multi_apps", "ui-tars-1.5-7b", "0"):
         assert as_name(name) == name

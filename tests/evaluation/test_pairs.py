@@ -12,7 +12,7 @@ import pytest
 
 from arpo import cli
 from arpo.agent.player import Player
-from arpo.config import load_config
+from arpo.config import load_config, to_yaml
 from arpo.errors import ConfigError, EnvError
 from arpo.evaluation.command import run_evaluation
 from arpo.evaluation.compare import difference
@@ -136,6 +136,29 @@ def test_of_a_training_the_trials_after_its_last_update_count(tmp_path: Path) ->
     assert (told["difference"], told["b"]["update"], told["a"]["update"]) == (0.0, 7, 0)
 
 
+def test_the_order_in_which_trials_were_finished_changes_nothing(tmp_path: Path) -> None:
+    one, other = judged(tmp_path / "a", "fail", "eval.trials=2"), judged(tmp_path / "b", "expert", "eval.trials=2")
+    late = tmp_path / "late"
+    with Run.read(one) as run, Run.write(late, (one / "config.yaml").read_text()) as reversed_run:
+        for found in reversed(list(run.trajectories())):
+            reversed_run.add(found)
+    (late / "tasks.json").write_bytes((one / "tasks.json").read_bytes())
+    told = compare_runs(one, other)
+    assert replace(compare_runs(late, other), folders=told.folders, named=told.named) == told
+    assert compare_runs(other, late).one == told.other
+
+
+def test_a_training_that_was_judged_only_before_it_is_not_shown_as_trained(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    judged(Path("a"), "fail"), judged(Path("b"), "fail")
+    settings = Path("b/config.yaml")
+    settings.write_text(to_yaml(load_config(None, [*FAKE, "run_dir=b"])))
+    _, out, _ = spoken(monkeypatch, capsys, "--compare", "a", "b")
+    assert out.splitlines()[:2] == ["A: a", "B: b, before any update"]
+
+
 def spoken(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
     monkeypatch.setattr(sys, "argv", ["arpo", "eval", *words])
     with pytest.raises(SystemExit) as ended:
@@ -158,7 +181,7 @@ def test_people_get_a_table_within_80_columns(
     assert lines[3].split()[:5] == ["buttons", "1", "0.0%", "100.0%", "+100.0"]
     assert lines[5:] == [
         "left out of A: 2 tasks, of which the other has no score on the same start",
-        "p = 1 (paired permutation test over tasks, every way)",
+        "p = 1 (paired permutation test over the trials of one task, every way)",
     ]
     assert max(map(len, lines)) <= 80
 
@@ -168,6 +191,14 @@ def test_people_get_a_table_within_80_columns(
     [
         (["--compare", "a", "nowhere"], "error: nowhere: holds no run\n"),
         (["expert", "--compare", "a", "a"], "error: expert: --compare plays nothing; name no model beside it\n"),
+        (
+            ["--compare", "a", "a", "--protocol", "hard"],
+            "error: --protocol: --compare plays nothing; it says how runs were judged\n",
+        ),
+        (
+            ["--compare", "a", "a", "--max-steps", "3", "--json"],
+            "error: --max-steps: --compare plays nothing; it says how runs were judged\n",
+        ),
         (
             ["--compare", "a", "empty"],
             "error: empty: has kept no tasks, so nobody knows what was tried; evaluate it again\n",

@@ -24,7 +24,7 @@ from arpo.envs.pool import make_pool, try_settings
 from arpo.errors import ConfigError
 from arpo.evaluation.agents import find_agent, find_model
 from arpo.evaluation.osworld_results import Results
-from arpo.evaluation.run import Evaluation, Trial, doubt, evaluate, of_episodes
+from arpo.evaluation.run import Evaluation, Trial, doubt, evaluate, in_rates, of_episodes
 from arpo.evaluation.spent import WHOLE, spent, whole_s
 from arpo.event_loops import callable_anywhere, run_async
 from arpo.runs.progress import counted
@@ -140,10 +140,10 @@ async def evaluate_shown(
 
         def show(trial: Trial) -> None:
             nonlocal tried
-            tried += 1
             on_trial(trial)
-            if trial.score is not None:
-                scores.append(trial.score)
+            if in_rates(trial.task, config.eval):
+                tried += 1
+                scores.extend([] if trial.score is None else [trial.score])
             rate = f"success so far {sum(scores) / len(scores):.0%}" if scores else "no score yet"
             advance(f"{rate} ({of_episodes(tried, tried - len(scores))})")
 

@@ -83,6 +83,8 @@ def run_osworld(words: OsworldWords, settings: Sequence[str], as_json: bool, dry
     words.refuse()
     source, overrides = split_settings(list(settings))
     config = load_config(source or PRESET, [*words.settings(), *overrides])
+    if config.eval.trials != 1:  # they would all be written into the same folders
+        raise ConfigError(f"eval.trials={config.eval.trials}: --trial-id names a single one; run each with its own")
     if words.headless:
         print("--headless: changes nothing, since arpo's machines have no window", file=sys.stderr)
     if dry_run:

@@ -86,10 +86,10 @@ class Results:
 
 def as_name(text: str) -> str:
     """As the name of one folder: never a path, and never the same for two texts."""
-    if PLAIN.fullmatch(text):
+    if PLAIN.fullmatch(text):  # which allows no ~
         return text
     harmless = re.sub(r"[^A-Za-z0-9_+=-]+", "-", text)[:60].strip("-") or "name"
-    return f"{harmless}-{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:12]}"
+    return f"{harmless}~{hashlib.sha256(text.encode(errors='surrogatepass')).hexdigest()[:12]}"
 
 
 def _write(run: Run, trial: Trial, trajectory: Trajectory, place: Path) -> None:
@@ -97,7 +97,7 @@ def _write(run: Run, trial: Trial, trajectory: Trajectory, place: Path) -> None:
     result = None if trial.score is None else f"{trial.score}\n".encode()
     if result is not None and _holds(place / "result.txt", result) and _holds(place / "traj.jsonl", lines):
         return  # result.txt is written last, so the screens are there too
-    for old in place.iterdir():
+    for old in sorted(place.iterdir()):  # result.txt first: while it is there, all else is
         if OURS.fullmatch(old.name):
             old.unlink()
     for number, screen in enumerate(_screens(trajectory)):

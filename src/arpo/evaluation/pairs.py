@@ -19,7 +19,7 @@ from rich.table import Table
 from arpo.config import Config
 from arpo.errors import ConfigError, printable
 from arpo.evaluation.compare import Estimate, Permuted, gain, paired, permutation_test
-from arpo.evaluation.run import Evaluation, Trial
+from arpo.evaluation.run import Evaluation, Trial, in_rates
 from arpo.runs.settings import stored_settings
 from arpo.runs.store import Run
 from arpo.tasks.kept import first_difference, kept_tasks
@@ -38,12 +38,20 @@ class Judged:
     update: int
     trials: dict[str, dict[tuple[str, int], Summary]]  # those with a score: by kind of start, by task and number
 
+    @property
+    def named(self) -> str:
+        """For people. A training that was not judged again yet is no trained agent."""
+        if self.update == 0:
+            return f"{self.folder}{'' if self.config.run_dir is None else ', before any update'}"
+        return f"{self.folder}, after update {self.update}"
+
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The same trials under two agents."""
 
     folders: tuple[Path, Path]
+    named: tuple[str, str]  # for people
     updates: tuple[int, int]
     one: Evaluation
     other: Evaluation
@@ -60,7 +68,7 @@ def compare_runs(one: Path, other: Path) -> Comparison:
     if kind is None:
         raise ConfigError(f"{one} and {other}: one was judged on fixed starts, the other on fresh ones (env.starts)")
     first, second = a.trials[kind], b.trials[kind]
-    common = [key for key in first if key in second]
+    common = sorted(first.keys() & second.keys())  # not as they were finished: intervals are drawn in this order
     if unlike := [key for key in common if first[key].env_seed != second[key].env_seed]:
         task, _ = unlike[0]
         raise ConfigError(f"{one} and {other}: {task} does not begin alike in both; judge both with the same seed")
@@ -70,7 +78,14 @@ def compare_runs(one: Path, other: Path) -> Comparison:
         raise ConfigError(f"{one} and {other}: no task has a score in both on the same start")
     left = [len({task for task, _ in trials}) - before.n_tasks for trials in (first, second)]
     return Comparison(
-        (one, other), (a.update, b.update), before, after, (left[0], left[1]), difference, permutation_test(*pairs)
+        (one, other),
+        (a.named, b.named),
+        (a.update, b.update),
+        before,
+        after,
+        (left[0], left[1]),
+        difference,
+        permutation_test(*pairs),
     )
 
 
@@ -84,8 +99,7 @@ def read_judged(folder: Path) -> Judged:
         kept = kept_tasks(folder, config)
         if kept is None:
             raise ConfigError(f"{folder}: has kept no tasks, so nobody knows what was tried; evaluate it again")
-        hard = config.eval.protocol == "hard"
-        tasks = {task.id: task for part in kept.values() for task in part if task.feasible or not hard}
+        tasks = {task.id: task for part in kept.values() for task in part if in_rates(task, config.eval)}
         played = [one for one in run.summaries(source="evaluation") if one.task_id in tasks and one.score is not None]
     if not played:
         raise ConfigError(f"{folder}: holds no trial with a score yet")
@@ -152,9 +166,8 @@ def comparison_as_json(found: Comparison) -> dict[str, Any]:
 def print_comparison(found: Comparison) -> None:
     """For people."""
     console = Console(highlight=False)
-    for name, folder, update in zip("AB", found.folders, found.updates, strict=True):
-        after = f", after update {update}" if update else ""
-        console.print(f"{name}: {printable(str(folder))}{after}", markup=False, soft_wrap=True)
+    for name, named in zip("AB", found.named, strict=True):
+        console.print(f"{name}: {printable(named)}", markup=False, soft_wrap=True)
     table = Table("domain", box=None, pad_edge=False)
     for column in ("tasks", "A", "B", "B - A", "95 % interval"):
         table.add_column(column, justify="right")
@@ -169,7 +182,8 @@ def print_comparison(found: Comparison) -> None:
         if n:
             console.print(f"left out of {name}: {n} tasks, of which the other has no score on the same start")
     way = "every way" if found.test.exact else "a sample of all ways"
-    console.print(f"p = {found.test.p_value:.3g} (paired permutation test over tasks, {way})")
+    over = "tasks" if found.one.n_tasks > 1 else "the trials of one task"
+    console.print(f"p = {found.test.p_value:.3g} (paired permutation test over {over}, {way})")
 
 
 def _cells(one: Evaluation, other: Evaluation, difference: Estimate | None) -> tuple[str, ...]:

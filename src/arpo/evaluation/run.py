@@ -180,12 +180,16 @@ async def evaluate(
         on_trial(trial)
 
     await player.play(attempts, agent_for, settings.n_envs, done)
-    apart = {task.id for task in tasks if settings.protocol == "hard" and not task.feasible}
     played = [trials[task.id, index] for task in tasks for index in range(settings.trials)]
     return Evaluation(
-        tuple(trial for trial in played if trial.task.id not in apart),
-        tuple(trial for trial in played if trial.task.id in apart),
+        tuple(trial for trial in played if in_rates(trial.task, settings)),
+        tuple(trial for trial in played if not in_rates(trial.task, settings)),
     )
+
+
+def in_rates(task: Task, settings: EvalConfig) -> bool:
+    """Whether the protocol counts it with the others; else it is apart."""
+    return task.feasible or settings.protocol != "hard"
 
 
 def judged_agent(engine: Engine, dialect: Dialect, settings: EvalConfig) -> Agent:
