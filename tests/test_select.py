@@ -73,6 +73,16 @@ def test_a_place_that_cannot_be_written_is_said_before_anything_is_tried(
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_protocol_that_counts_more_or_less_than_was_solved_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["arpo", "select", "expert", str(tmp_path / "a.json"), "eval.protocol=standard"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    said = "error: eval.protocol=standard: is for `arpo eval` and `arpo train`; arpo select has only plain\n"
+    assert (ended.value.code, capsys.readouterr().err) == (2, said)
+
+
 @pytest.mark.usefixtures("fake_backend")
 def test_what_will_be_trained_on_a_fixed_start_is_tried_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     where = ("env.name=fake", "env.size=96x64", "env.starts=fixed", "--run-dir", str(tmp_path / "run"))

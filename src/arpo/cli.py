@@ -209,10 +209,12 @@ def select(
     """
     from arpo.evaluation import command
     from arpo.evaluation.agents import find_model
+    from arpo.evaluation.run import refuse_protocol
     from arpo.tasks import select as tasks
 
     tasks.refuse_place(out)
     config = configured(settings, {"eval.trials": trials, "env.allow_weaker_sandbox": allow_weaker_sandbox or None})
+    refuse_protocol(config.eval, "arpo select")
     # At the temperature of training: there the successes are needed.
     config = config.with_values({"eval.temperature": config.train.temperature})
     folder = run_dir or command.default_folder(model, config.tasks.source)

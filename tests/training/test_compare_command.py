@@ -224,6 +224,10 @@ def check_results(out: Path) -> None:
         ),
         (["run_dir=here"], "run_dir=here: --out says where the runs go"),
         (
+            ["eval.protocol=hard"],
+            "eval.protocol=hard: is for `arpo eval` and `arpo train`; arpo compare has only plain",
+        ),
+        (
             ["train.env_steps=null"],
             "train.env_steps=null: methods are compared under a budget, as in train.env_steps=20000",
         ),

@@ -33,7 +33,7 @@ from arpo.algorithms.base import METHODS
 from arpo.bench.compare_table import BASE, as_table, compared, curve, in_points
 from arpo.config import METHOD, AlgorithmConfig, Config, load_config, to_yaml
 from arpo.errors import ArpoError, ConfigError
-from arpo.evaluation.run import of_episodes
+from arpo.evaluation.run import of_episodes, refuse_protocol
 from arpo.files import read_bytes, refuse_links
 from arpo.machine import cores
 from arpo.runs.plot import Series, save_plot
@@ -58,6 +58,7 @@ def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str
         named = [change for change in changes if change.partition("=")[0] in fields]
         others = [f"algorithm.{change}" for change in changes if change not in named]
         config = load_config(source, [*overrides, f"algorithm.name={':'.join([algorithm, *named])}", *others])
+        refuse_protocol(config.eval, "arpo compare")
         if name in methods:
             raise ConfigError(f"algorithms={names}: {name} is there twice")
         methods[name] = config

@@ -187,6 +187,14 @@ async def evaluate(
     )
 
 
+def refuse_protocol(settings: EvalConfig, command: str) -> None:
+    """ConfigError where a command has no use for the paper's protocols: what they count is not all that was solved."""
+    if settings.protocol != "plain":
+        raise ConfigError(
+            f"eval.protocol={settings.protocol}: is for `arpo eval` and `arpo train`; {command} has only plain"
+        )
+
+
 def in_rates(task: Task, settings: EvalConfig) -> bool:
     """Whether the protocol counts it with the others; else it is apart."""
     return task.feasible or settings.protocol != "hard"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import sys
 from collections.abc import Iterator
@@ -76,6 +77,8 @@ def test_one_machine_a_unit_and_a_lost_nodes_machines_go_with_it(nodes: Nodes) -
                 ends = await asyncio.gather(*(env.step(Click(1, 1)) for env in (one, other)), return_exceptions=True)
                 lost = [end for end in ends if isinstance(end, BaseException)]
                 assert len(lost) < 2 and all(isinstance(end, EnvError) for end in lost)
+            with contextlib.suppress(EnvError):  # a process outlives its node for a moment, and may still be given out
+                await play(pool)
             assert await play(pool) == 1.0
 
     asyncio.run(use())
