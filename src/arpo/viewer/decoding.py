@@ -30,7 +30,8 @@ def pieces(tokens: Sequence[int], text: str, tables: Sequence[Table]) -> list[st
     """
     for table in tables:
         cut = _cut(tokens, table)
-        if cut is not None and "".join(cut) == text:
+        # First their length: a forged table can have one token stand for millions of letters.
+        if cut is not None and sum(map(len, cut)) == len(text) and "".join(cut) == text:
             return cut
     return None
 
@@ -58,7 +59,7 @@ def read_table(file: Path, changed: int) -> Table:
         for added in raw["added_tokens"]:
             table[int(added["id"])] = str(added["content"])
         return table
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
         return {}
 
 

@@ -134,11 +134,11 @@ class Look:
     def tasks(self) -> Json:
         """Each task with its history: (update, episodes that have a score, their mean score, all episodes)."""
         problems: list[str] = []
-        told = {one["id"]: one for one in self._told(problems)}
         query = """SELECT task_id, "update", source = 'evaluation', COUNT(score), AVG(score), COUNT(*)
                    FROM trajectories GROUP BY 1, 2, 3 ORDER BY 1, 2"""
-        found: dict[str, Json] = {name: one | {"played": [], "judged": []} for name, one in told.items()}
-        with self.opened() as run:
+        with self.opened() as run:  # first: it refuses a pipe in the place of a file, which would be read for ever
+            told = self._told(problems)
+            found: dict[str, Json] = {one["id"]: one | {"played": [], "judged": []} for one in told}
             for task, update, judged, scored, mean, total in run.rows(query):
                 name = text(task)
                 one = found.setdefault(name, {"id": name, "instruction": "", "split": "", "played": [], "judged": []})
@@ -320,7 +320,7 @@ def _where(wanted: Filter, repeats: list[Repeat]) -> tuple[str, list[object]]:
 def _throughput(line: dict[str, Any]) -> float | None:
     tokens, *seconds = (number(line.get(key)) for key in ("sampled_tokens", "sample_s", "learn_s"))
     took = sum(one or 0.0 for one in seconds)
-    return None if tokens is None or took <= 0 else tokens / took
+    return None if tokens is None or took <= 0 else number(tokens / took)
 
 
 def _thinned(points: list[list[float]]) -> list[list[float]]:
@@ -363,7 +363,8 @@ def integer(value: object) -> int:
 
 
 def text(value: object) -> str:
-    return value[:4000] if isinstance(value, str) else "?"
+    """Without halves of letters, which no database takes."""
+    return value[:4000].encode(errors="replace").decode() if isinstance(value, str) else "?"
 
 
 def size_of(file: Path) -> int:

@@ -8,6 +8,7 @@ make the file too large is left out, which the page says in their place.
 """
 
 import base64
+import contextlib
 import hashlib
 import io
 import json
@@ -23,9 +24,9 @@ from rich.console import Console
 from arpo.errors import ArpoError, ConfigError, EnvError, printable
 from arpo.images import opened
 from arpo.runs.progress import counted
-from arpo.runs.store import write_whole
+from arpo.runs.store import LARGEST_WEBP, write_whole
 from arpo.types import Json
-from arpo.viewer.episodes import WINDOW, Address, Missing
+from arpo.viewer.episodes import WINDOW, Address, Missing, kind_of
 from arpo.viewer.look import COLUMNS, Filter, Look, summary
 from arpo.viewer.serve import FILES, SCRIPTS, page_file
 from arpo.viewer.site import Site
@@ -87,7 +88,8 @@ class _Bundle(Site):
                     advance("episodes")
         for path in sorted(self._named):
             (part / path).parent.mkdir(parents=True, exist_ok=True)
-            (part / path).write_bytes(self.image(path)[0])
+            with contextlib.suppress(ArpoError, Missing):  # a damaged one: the page says so in its place
+                (part / path).write_bytes(self.image(path)[0])
         _write(part, MARK, {"format": 1})  # last: without it the folder is not whole
 
     def _lists(self, part: Path, run: int, look: Look) -> list[Json]:
@@ -105,18 +107,26 @@ class _Bundle(Site):
         return episodes
 
     def _episode(self, part: Path, run: int, one: Json) -> None:
-        windows = range(max(1, -(-one["steps"] // WINDOW)))
-        asked = [f"api/{run}/episode/{one['number']}/{window}.json" for window in windows]
-        group = f"api/{run}/group/{one['group']}.json"
-        for path in [*asked, *[group] * (not (part / group).exists())]:
-            try:
-                _write(part, path, self.answer(path))
-            except (ArpoError, Missing) as error:  # a damaged one: the others are still shown
-                _write(part, path, _unreadable(self.looks[run].said(error)))
+        episode, group = f"api/{run}/episode/{one['number']}", f"api/{run}/group/{one['group']}.json"
+        first = self._written(part, run, f"{episode}/0.json")
+        for window in range(1, -(-first.get("steps", 0) // WINDOW)):  # as it has them, whatever its column says
+            self._written(part, run, f"{episode}/{window}.json")
+        if not (part / group).exists():
+            self._written(part, run, group)
+
+    def _written(self, part: Path, run: int, path: str) -> Json:
+        try:
+            answer = self.answer(path)
+        except (ArpoError, Missing) as error:  # a damaged one: the others are still shown
+            answer = _unreadable(self.looks[run].said(error))
+        _write(part, path, answer)
+        return answer
 
 
 def write_report(folders: Sequence[Path], out: Path) -> None:
-    """One file, without a server."""
+    """One file, without a server. ConfigError where it cannot lie there."""
+    if out.is_dir() or not out.parent.is_dir():
+        raise ConfigError(f"{out}: {'is a folder' if out.is_dir() else 'its folder is missing'}; name a file to write")
     site = _Report(folders)
     data = site.data()
     write_whole(out, in_one_file(data))
@@ -129,14 +139,14 @@ class _Report(Site):
 
     def __init__(self, folders: Sequence[Path]) -> None:
         self._room = IMAGES
-        self._inside: dict[str, str | None] = {}
+        self._inside: dict[tuple[int, str], str | None] = {}  # by run, too: one must not show its own as another's
         super().__init__(folders, live=False)
 
     def address(self, run: int) -> Address:
         def inside(name: str, kind: str) -> str | None:
-            if name not in self._inside:
-                self._inside[name] = self._embedded(run, name)
-            return self._inside[name]
+            if (run, name) not in self._inside:
+                self._inside[run, name] = self._embedded(run, name)
+            return self._inside[run, name]
 
         return inside
 
@@ -174,7 +184,8 @@ class _Report(Site):
             return None
         image, kind = self.episodes[run].image(name)
         if len(image) > SMALL:
-            image, kind = _smaller(image), "webp"
+            image = _smaller(image)
+            kind = kind_of(image) or kind
         if len(image) > self._room:
             self._room = 0  # the first ones go first: no later one, which may be smaller, takes the room
             return None
@@ -235,6 +246,8 @@ def _smaller(image: bytes) -> bytes:
     if picture.width > WIDTH:
         height = max(1, round(picture.height * WIDTH / picture.width))
         picture = picture.resize((WIDTH, height), Image.Resampling.LANCZOS)
+    if picture.height > LARGEST_WEBP:
+        return image
     written = io.BytesIO()
     picture.save(written, "WEBP", quality=80)
     return min(written.getvalue(), image, key=len)
