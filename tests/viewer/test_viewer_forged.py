@@ -12,8 +12,11 @@ from PIL import Image
 from viewer_runs import SUCCESS, record_of
 
 from arpo.errors import ConfigError
+from arpo.runs import record
 from arpo.runs.record import pack
 from arpo.runs.store import Run
+from arpo.viewer import look
+from arpo.viewer.look import Look
 from arpo.viewer.static import write_bundle, write_report
 
 
@@ -53,3 +56,29 @@ def test_a_report_that_cannot_lie_there_is_one_line(runs: Path, tmp_path: Path) 
     for out in (tmp_path, tmp_path / "missing" / "report.html"):
         with pytest.raises(ConfigError, match="name a file to write"):
             write_report([runs / "training"], out)
+
+
+def test_a_bundle_never_replaces_a_run(runs: Path, tmp_path: Path) -> None:
+    write_bundle([runs / "training"], tmp_path / "site")
+    folder = shutil.copytree(runs / "training", tmp_path / "site" / "run")
+    with pytest.raises(ConfigError, match="holds a run that would be replaced"):
+        write_bundle([folder], tmp_path / "site")
+    assert (folder / "run.sqlite").is_file()
+
+
+@pytest.mark.attack("run folder")
+def test_names_in_the_records_of_updates_have_bounds(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few megabytes of them unpack to tens of gigabytes."""
+    folder = shutil.copytree(runs / "training", tmp_path / "training")
+    with Run.read(folder) as run:
+        known, _ = Look(folder).learned(run)
+        first = record_of(run.trajectory(SUCCESS), 1.0)
+        changed(folder, "INSERT INTO records VALUES (7, ?)", pack([first] * 30))
+        for module, limit in ((record, "NAMES"), (record, "LETTERS"), (look, "MOST_LEARNED")):
+            with monkeypatch.context() as patch:
+                patch.setattr(module, limit, 29)
+                of_few = Look(folder)
+                assert 7 not in of_few.learned(run)[0].values() and 7 in of_few.damaged
+        assert Look(folder).learned(run)[0] == known | {SUCCESS: 7}

@@ -72,7 +72,17 @@ def test_it_serves_data_and_screenshots(runs: Path, serve: Serve) -> None:
     url = json.loads(ask(server, "/api/0/episode/2/0.json")[2])["moves"][0]["screen"]["url"]
     status, headers, body = ask(server, f"/{url}")
     assert status == 200 and headers["Content-Type"] in ("image/webp", "image/png")
-    assert "immutable" in headers["Cache-Control"] and body[:4] in (b"RIFF", b"\x89PNG")
+    assert headers["Cache-Control"] == "private, no-cache" and body[:4] in (b"RIFF", b"\x89PNG")
+
+
+@pytest.mark.attack("run folder")
+def test_a_screenshot_that_a_browser_has_kept_is_not_shown_for_another_run(runs: Path, serve: Serve) -> None:
+    """A forged one may have the name of another run's, and the next server the same address."""
+    server, later = serve(runs / "training"), serve(runs / "training")
+    url = json.loads(ask(server, "/api/0/episode/2/0.json")[2])["moves"][0]["screen"]["url"]
+    _, headers, image = ask(server, f"/{url}")
+    assert ask(server, f"/{url}", If_None_Match=headers["ETag"])[::2] == (304, b"")
+    assert ask(later, f"/{url}", If_None_Match=headers["ETag"])[::2] == (200, image)
 
 
 @pytest.mark.attack("web page")

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 MOST = 2**30  # bytes of an unpacked update: 60 million tokens
+NAMES, LETTERS = 2**17, 2**26  # trajectories of an update, and bytes of all their names
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,14 +71,23 @@ def _stored(data: bytes, *wanted: str) -> dict[str, NDArray[Any]]:
         if any(part.compress_type != zipfile.ZIP_DEFLATED for part in file.infolist()):
             raise ValueError("it is packed in a way that keeps to no size")
         parts = {part.filename.removesuffix(".npy"): part for part in file.infolist()}
+        if any(parts[name].file_size > LETTERS for name in ("trajectories", "replayed_from")):
+            raise ValueError("its names are too long")
         return {name: _array(file.read(part)) for name, part in parts.items() if not wanted or name in wanted}
 
 
 def unpack_names(data: bytes) -> list[tuple[str, str | None]]:
     """Of each record `trajectory_id` and `replayed_from`: what a list of episodes needs, without the tokens."""
     stored = _stored(data, "trajectories", "replayed_from")
-    names, origins = stored["trajectories"].tolist(), stored["replayed_from"].tolist()
+    names, origins = _names(stored)
     return [(name, origin or None) for name, origin in zip(names, origins, strict=True)]
+
+
+def _names(stored: dict[str, NDArray[Any]]) -> tuple[list[str], list[str]]:
+    columns = stored["trajectories"], stored["replayed_from"]
+    if max(map(len, columns)) > NAMES:  # as a list each takes many times its bytes
+        raise ValueError(f"it has more than {NAMES:,} trajectories")
+    return columns[0].tolist(), columns[1].tolist()
 
 
 def unpack(data: bytes) -> list[TokenRecord]:
@@ -92,7 +102,7 @@ def unpack(data: bytes) -> list[TokenRecord]:
         np.unpackbits(stored["clipped"], count=len(old)).astype(np.bool_),
     ]
     parts = (np.split(column, ends)[:-1] for column in columns)  # the last one is what follows the end: nothing
-    names, origins = stored["trajectories"].tolist(), stored["replayed_from"].tolist()
+    names, origins = _names(stored)
     return [
         TokenRecord(name, origin or None, *part) for name, origin, *part in zip(names, origins, *parts, strict=True)
     ]

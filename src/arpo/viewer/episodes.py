@@ -80,11 +80,12 @@ class Episodes:
             learned, repeats = self.look.learned(run)
             members = [summary(one, learned, repeats) for one in rows]
             names = {one["id"] for one in members}
-            joined = [one for one in repeats if one.replaced in names]
+            joined = [one for one in repeats if one.replaced in names][:MEMBERS]
+            wanted = names | {one.name for one in joined}
             records: dict[str, TokenRecord] = {}
             for update in {one["learned"] for one in members} - {None} | {one.update for one in joined}:
                 try:
-                    records |= {one.trajectory_id: one for one in run.record(update)}
+                    records |= {one.trajectory_id: one for one in run.record(update) if one.trajectory_id in wanted}
                 except (ConfigError, KeyError):  # said with the episode
                     continue
             for member in members:

@@ -28,6 +28,7 @@ PAGE = 50  # episodes of a list
 POINTS = 400  # of a curve, at most: no screen shows more
 MOST_TASKS = 2000  # that are listed
 CELLS = 40  # of a task's history, at most
+MOST_LEARNED = 2**21  # names in the records of all updates
 NUMBER = 2**53  # what JavaScript still counts exactly
 # The last: the first episode of its group, that of the same task, update and source.
 COLUMNS = """number, id, task_id, "update", source, outcome, score, reward, n_steps,
@@ -179,9 +180,12 @@ class Look:
         with self._lock:
             there = {update: size for update, size in rows if isinstance(update, int)}
             self._learned = {update: kept for update, kept in self._learned.items() if there.get(update) == kept[0]}
-            for update in there.keys() - self._learned.keys():
+            room = MOST_LEARNED - sum(len(names) for _, names in self._learned.values())
+            for update in sorted(there.keys() - self._learned.keys()):
                 with contextlib.suppress(ConfigError, KeyError):  # a damaged one: said with its episodes
-                    self._learned[update] = (there[update], run.learned(update))
+                    if room > 0 and len(names := run.learned(update)) <= room:
+                        self._learned[update] = (there[update], names)
+                        room -= len(names)
             self.damaged = frozenset(there.keys() - self._learned.keys())
             every = [(update, *one) for update, (_, names) in sorted(self._learned.items()) for one in names]
         every = [(update, text(name), origin and text(origin)) for update, name, origin in every]

@@ -8,6 +8,7 @@ the page; a strict policy says so to the browser, too. Other users of this machi
 
 import errno
 import json
+import secrets
 import signal
 import socketserver
 import sys
@@ -46,7 +47,10 @@ ALWAYS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "X-Frame-Options": "DENY",
 }
-NEVER, FOREVER = "no-store", "private, max-age=31536000, immutable"
+NEVER, ASKED = (
+    "no-store",
+    "private, no-cache",
+)  # no-cache: kept, but used only where this server says that it is current
 
 
 def page_file(name: str) -> bytes:
@@ -94,7 +98,7 @@ class Handler(BaseHTTPRequestHandler):
             self._text(200, "ok")
         elif path in FILES:
             name = FILES[path]
-            self._send(200, KINDS[name.rpartition(".")[2]], page_file(name), "no-cache")
+            self._send(200, KINDS[name.rpartition(".")[2]], page_file(name), NEVER)
         else:
             self._data(path, words)
 
@@ -102,7 +106,9 @@ class Handler(BaseHTTPRequestHandler):
         try:
             if path.startswith("image/"):
                 image, kind = self.server.site.image(path)
-                return self._send(200, TYPES[kind], image, FOREVER)
+                # Under the same address another run was perhaps shown before: what is kept of that is not ours.
+                known = self.headers.get("If-None-Match") == self.server.tag
+                return self._send(304 if known else 200, TYPES[kind], b"" if known else image, ASKED)
             query = dict(urllib.parse.parse_qsl(words, keep_blank_values=True, max_num_fields=20))
             status, answer = 200, self.server.site.answer(path, query)
         except Missing:
@@ -117,14 +123,17 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, "text/plain; charset=utf-8", text.encode(), NEVER)
 
     def _send(self, status: int, kind: str, data: bytes, cache: str) -> None:
-        if status != 200:
+        if status not in (200, 304):
             self.close_connection = True
         self.send_response(status)
         for name, value in ALWAYS.items():
             self.send_header(name, value)
         self.send_header("Content-Type", kind)
-        self.send_header("Content-Length", str(len(data)))
+        if status != 304:  # which has no body
+            self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", cache)
+        if cache == ASKED:
+            self.send_header("ETag", self.server.tag)
         if self.close_connection:
             self.send_header("Connection", "close")
         self.end_headers()
@@ -145,7 +154,7 @@ class Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def __init__(self, site: Site, port: int) -> None:
-        self.site = site
+        self.site, self.tag = site, f'"{secrets.token_hex(8)}"'
         try:
             super().__init__((HOST, port), Handler)
         except OverflowError:

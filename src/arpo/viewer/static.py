@@ -42,6 +42,8 @@ def write_bundle(folders: Sequence[Path], out: Path) -> None:
     """ConfigError where the folder has other files than an older bundle's."""
     if out.exists() and (not out.is_dir() or (any(out.iterdir()) and not (out / MARK).is_file())):
         raise ConfigError(f"{out}: is there already and no bundle of arpo; name a new folder")
+    if any(folder.resolve().is_relative_to(out.resolve()) for folder in folders):
+        raise ConfigError(f"{out}: holds a run that would be replaced with it; name a new folder")
     site = _Bundle(folders)
     there = out.resolve()
     there.parent.mkdir(parents=True, exist_ok=True)
@@ -217,7 +219,8 @@ def in_one_file(data: Json) -> str:
     script = "\n".join(page_file(name).decode() for name in SCRIPTS)
     icon = base64.b64encode(page_file("icon.svg")).decode()
     charset = '<meta charset="utf-8">'
-    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:"
+    policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
+    policy += "base-uri 'none'; form-action 'none'"
     # In a script element only "<" could end it.
     told = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     swaps = {
