@@ -24,7 +24,6 @@ from arpo.viewer.episodes import TYPES, Missing
 from arpo.viewer.site import Site
 
 HOST = "127.0.0.1"
-PORT = 8520
 LONGEST = 2000  # letters of an address
 SILENT_S = 30.0  # after which a connection without a request is closed
 SCRIPTS = ("dom.js", "charts.js", "screen.js", "lists.js", "episode.js", "app.js")
