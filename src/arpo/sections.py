@@ -69,6 +69,7 @@ Size = Annotated[
     tuple[int, int], pydantic.BeforeValidator(size_of), pydantic.PlainSerializer(lambda size: "{}x{}".format(*size))
 ]
 Device = Annotated[str, pydantic.AfterValidator(_device)]
+Price = Annotated[float, Field(ge=0, le=1e9)]
 
 
 def setting(default: Any, description: str, **bounds: Any) -> Any:
@@ -180,6 +181,9 @@ class EvalConfig(Section):
     protocol: Literal["plain", "standard", "hard"] = setting(
         "plain",
         "plain: all is scored as it stands; standard: FAIL is said at the step limit; hard: infeasible tasks apart",
+    )
+    price: list[Price] | None = setting(
+        None, "[prompt, reply]: of a million tokens of each at an endpoint, for `cost`", min_length=2, max_length=2
     )
     held_out: int = setting(32, "around training: tasks of each held-out split that are tried too; 0: none", ge=0)
 

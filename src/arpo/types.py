@@ -103,8 +103,11 @@ class Completion:
     temperature: float
     top_p: float
     finish: Literal["stop", "length"]  # "length": cut off at the token limit
+    usage: tuple[int, int] | None = None  # tokens of prompt and reply, where an endpoint of others counts its own
 
     def __post_init__(self) -> None:
+        if self.usage is not None and not all(0 <= n < 2**40 for n in self.usage):
+            raise ValueError(f"usage {self.usage}")
         if len(self.tokens) != len(self.logprobs):
             raise ValueError(f"{len(self.tokens)} tokens with {len(self.logprobs)} log-probabilities")
 

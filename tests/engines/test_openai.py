@@ -120,6 +120,23 @@ def test_a_reply_that_was_cut_off_has_no_end(endpoint: Endpoint) -> None:
     assert asked(endpoint).finish == "length"
 
 
+@pytest.mark.parametrize(
+    ("usage", "known"),
+    [
+        ({"prompt_tokens": 812, "completion_tokens": 9, "total_tokens": 821}, (812, 9)),
+        ({"prompt_tokens": -1, "completion_tokens": 9}, None),
+        ({"prompt_tokens": 10**30, "completion_tokens": 9}, None),
+        ({"prompt_tokens": "many", "completion_tokens": 9}, None),
+        ({"prompt_tokens": 812}, None),
+        ([], None),
+        (None, None),
+    ],
+)
+def test_what_it_counted_is_kept_where_it_is_a_count(endpoint: Endpoint, usage: Any, known: Any) -> None:
+    endpoint.answers = [(200, said(REPLY) | {"usage": usage})]
+    assert asked(endpoint).usage == known
+
+
 def test_a_busy_endpoint_is_asked_again(endpoint: Endpoint) -> None:
     endpoint.answers = [(429, {}), (500, {}), (200, said(REPLY))]
     asked(endpoint)

@@ -144,7 +144,7 @@ def test_the_table_fits_80_columns_and_has_what_several_tries_come_to(
 def test_json_says_what_it_took_and_the_same_after_a_resume(arpo: Arpo) -> None:
     first = arpo("expert", *FAKE, "--trials", "2", "--json", "--run-dir", "here")
     told = json.loads(first[1])
-    assert told["tokens"] is None  # a script has no tokens of a model
+    assert told["tokens"] is told["prompt_tokens"] is told["cost"] is None  # a script has no tokens of a model
     assert told["time"].keys() == {"engine_s", "env_s", "whole_s"} and all(told["time"].values())
     assert told["mean_steps"] == pytest.approx(5 / 3) and told["tasks"]["never-1"]["mean_steps"] == 1.0
     assert [told["trials"][i]["success"] for i in "01"] == [1.0, 1.0]
@@ -168,7 +168,11 @@ def test_a_resume_unpacks_no_episode_again(arpo: Arpo, monkeypatch: pytest.Monke
 def test_what_somebody_else_noted_in_the_folder_is_looked_up_again(arpo: Arpo) -> None:
     first = arpo("expert", *FAKE, "--json", "--run-dir", "here")
     with Run.write(Path("here"), "") as run:
-        for task, text in (("press-1", "[" * 100_000), ("press-2", '[1, "2", NaN]'), ("never-1", "{}")):
+        for task, text in (
+            ("press-1", "[" * 100_000),
+            ("press-2", '[1, "2", NaN]'),
+            ("never-1", "[1, 2.0, 3.0]"),
+        ):  # the last: an older arpo's
             assert run.fact(f"spent eval0-{task}-0-0") is not None
             run.note(f"spent eval0-{task}-0-0", text)
     assert arpo("expert", *FAKE, "--json", "--run-dir", "here") == first

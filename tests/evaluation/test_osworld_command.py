@@ -144,7 +144,8 @@ def waiting_server(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
             asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             text = "Thought: Not yet.\nAction: wait()" if asked["model"] == "waiter" else "?"
             choice: dict[str, Any] = {"message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
-            data = json.dumps({"choices": [choice]}).encode()
+            usage = {"prompt_tokens": 1000, "completion_tokens": 10}
+            data = json.dumps({"choices": [choice], "usage": usage}).encode()
             self.send_response(200)
             self.send_header("Content-Length", str(len(data)))
             self.end_headers()
@@ -168,11 +169,14 @@ def test_a_servers_model_that_never_ends_gets_infeasible_tasks_for_free_only_whe
     limit: str, solved: list[str], arpo: Arpo, waiting_server: str
 ) -> None:
     words = ("--model", "waiter", "--server_ip", waiting_server, "--max_steps", "3", "--max_trajectory_length", limit)
-    status, out, _ = arpo(*words, "--result_dir", "out", *FAKE, "--json")
+    status, out, err = arpo(*words, "--result_dir", "out", *FAKE, "eval.price=[0.5,2]", "--json")
+    assert status == 0, err
     told = json.loads(out)
     assert (status, told["outcomes"], told["mean_steps"]) == (0, {"step_limit": 3}, 3.0)
     assert [task for task, numbers in told["tasks"].items() if numbers["success"]] == solved
-    assert told["tokens"] is None  # an endpoint's text says nothing of its tokens
+    turns = 3 * 3  # of all tasks; what they took is the endpoint's own count
+    assert (told["tokens"], told["prompt_tokens"]) == (10 * turns, 1000 * turns)
+    assert told["cost"] == pytest.approx(turns * (1000 * 0.5 + 10 * 2) / 1e6)
     found = shown(Path("out"), "waiter/0")
     assert found is not None and found["success"] == pytest.approx(told["success"])
     lines = Path("out/pyautogui/screenshot/waiter/0/buttons/never-1/traj.jsonl").read_text().splitlines()

@@ -1,6 +1,7 @@
 """A run's folder: what was added is there, once, small, readable meanwhile and after any crash."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import os
@@ -29,7 +30,7 @@ from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError
 from arpo.images import decode, observe, pixel_hash
 from arpo.runs.lock import unwritten
-from arpo.runs.store import Run
+from arpo.runs.store import FORMAT, SCHEMA, Run
 from arpo.tasks.load import load_tasks
 from arpo.types import Attempt, Completion, Observation, Outcome, Provenance, Reply, Step, Task, Tokens, Trajectory
 
@@ -388,3 +389,20 @@ def test_fifteen_steps_take_well_under_200_kb_on_disk(tmp_path: Path) -> None:
     print(json.dumps({"mean": sum(sizes) / len(sizes), "largest": max(sizes)}))
     assert sum(sizes) / len(sizes) < 100_000
     assert max(sizes) < 150_000
+
+
+def test_a_run_of_the_first_format_is_read_and_becomes_the_second_when_it_is_written(tmp_path: Path) -> None:
+    """Also what is left where a process is killed between the two."""
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / "config.yaml").write_text("")
+    with contextlib.closing(sqlite3.connect(folder / "run.sqlite")) as db:
+        db.executescript(SCHEMA)
+    with Run.read(folder) as run:
+        assert run.rows("SELECT * FROM times") == list(run.trajectories()) == []
+    with Run.write(folder, "") as run:
+        run.add(trajectory("a"))
+    with Run.read(folder) as run:
+        ((number, added),) = run.rows("SELECT * FROM times")
+        assert number == 1 and abs(added - time.time()) < 3600
+        assert run.rows("PRAGMA user_version") == [(FORMAT,)]

@@ -115,6 +115,23 @@ def test_a_list_has_what_was_asked_for(look: Look, wanted: dict[str, Any], expec
     assert ids(look, **wanted) == expected
 
 
+def test_a_list_by_time_leaves_out_what_has_none(runs: Path, tmp_path: Path) -> None:
+    stored = "UPDATE times SET added = 1700000000 + number"
+    look = changed(runs, tmp_path, stored, "DELETE FROM times WHERE number = 3")
+    assert [one["time"] for one in look.episodes(Filter(order="oldest"))["episodes"]][:4] == [
+        1700000001, 1700000002, None, 1700000004,
+    ]  # fmt: skip
+    listed = look.episodes(filter_from({"least_time": "1700000002", "most_time": "1700000005", "order": "oldest"}))
+    assert [one["number"] for one in listed["episodes"]] == [2, 4, 5]
+
+
+def test_times_that_are_none_are_not_shown(runs: Path, tmp_path: Path) -> None:
+    look = changed(
+        runs, tmp_path, "UPDATE times SET added = 'yesterday'", "UPDATE times SET added = 9e999 WHERE number = 1"
+    )
+    assert {one["time"] for one in look.episodes(Filter())["episodes"]} == {None}
+
+
 def test_no_episode_is_unpacked_for_a_list(look: Look, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise AssertionError("unpacked")

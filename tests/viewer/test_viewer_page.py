@@ -129,6 +129,14 @@ def test_filters_narrow_the_list_and_stand_in_the_address(runs: Path, serve: Ser
     page.get_by_label("Task").fill("press-2")
     page.get_by_label("Task").press("Enter")
     expect(total).to_have_text("1 episode")
+    page.get_by_role("link", name="Clear").click()
+    expect(total).to_have_text("7 episodes")
+    page.get_by_label("Stored from").fill("2001-02-03T04:05")  # before any of them
+    expect(page).to_have_url(re.compile("least_time=98"))
+    expect(total).to_have_text("7 episodes")
+    expect(page.get_by_label("Stored from")).to_have_value("2001-02-03T04:05")
+    page.get_by_label("to", exact=True).last.fill("2001-02-03T04:06")
+    expect(total).to_have_text("0 episodes")
 
 
 def test_keys_step_through_an_episode(runs: Path, serve: Serve, opened: Open) -> None:

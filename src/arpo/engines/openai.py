@@ -77,6 +77,7 @@ class OpenAIEngine:
             temperature=sampling.temperature,
             top_p=sampling.top_p,
             finish="length" if cut else "stop",
+            usage=_usage(answer),
         )
 
     async def release(self, session: str) -> None:
@@ -138,6 +139,14 @@ class OpenAIEngine:
             if attempt + 1 < TRIES:
                 await asyncio.sleep(PAUSE_S * 2**attempt)
         raise EngineError(f"{self.address}: {why}")
+
+
+def _usage(answer: dict[str, Any]) -> tuple[int, int] | None:
+    """What it says that the prompt and the reply took; None where it does not, or says nonsense."""
+    match answer.get("usage"):
+        case {"prompt_tokens": int(prompt), "completion_tokens": int(reply)} if max(prompt, reply) < 2**40:
+            return (prompt, reply) if min(prompt, reply) >= 0 else None
+    return None
 
 
 def _url(screenshot: Observation) -> str:

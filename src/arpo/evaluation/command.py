@@ -195,7 +195,7 @@ def to_json(
     if results is not None:
         told["osworld_results"] = str(results.of_model)
     if took is not None:
-        told["tokens"] = took.tokens
+        told |= {"tokens": took.tokens, "prompt_tokens": took.prompt_tokens, "cost": took.cost(config.eval.price)}
         told["time"] = {"engine_s": took.engine_s, "env_s": took.env_s, "whole_s": took.whole_s}
     return told
 
@@ -227,6 +227,10 @@ def print_table(evaluation: Evaluation, model: str, folder: Path, config: Config
             console.print(f"solved by one of {k} tries (pass@{k}): {told['rate']:.1%} ({low:.0%} to {high:.0%})")
     if (took := evaluation.spent) is not None:
         tokens = "" if took.tokens is None else f"{took.tokens:,} tokens sampled; "
+        if took.prompt_tokens is not None:
+            tokens += f"{took.prompt_tokens:,} in prompts; "
+        if (cost := took.cost(config.eval.price)) is not None:
+            tokens += f"cost {cost:,.4g} by eval.price; "
         waited = f"{took.engine_s:,.0f} s for the engine, {took.env_s:,.0f} s for the computer"
         console.print(f"{tokens}{took.whole_s:,.0f} s in all")
         console.print(f"waiting in all episodes: {waited}")

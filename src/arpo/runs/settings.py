@@ -20,8 +20,7 @@ LENGTH = ("train.updates", "train.env_steps")  # to make a run longer is to go o
 MAY_CHANGE = (
     *LENGTH,
     *"train.save_every train.keep train.micro_tokens train.checkpointing train.n_envs train.track eval.n_envs".split(),
-    "train.ranks",
-    "train.rank_resource",
+    *"eval.price train.ranks train.rank_resource".split(),
     *"agent.device env.workers env.files env.osworld_python env.allow_weaker_sandbox".split(),
     *"env.reset_s env.step_s env.score_s env.ray env.resource".split(),
     *"engine.servers engine.replicas engine.python engine.arguments engine.turn_s".split(),

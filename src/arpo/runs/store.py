@@ -13,7 +13,8 @@
     for trajectory in Run.read(Path("runs/first")).trajectories(task_id="files-rename-003"):
         …
 
-Each call is one transaction. A writer that is killed loses the one under way and nothing else; after a power cut the
+Each call is one transaction (`add` two: the time comes after the episode, which can do without). A writer that is
+killed loses the one under way and nothing else; after a power cut the
 last few may be gone too, the rest is whole (SQLite's write-ahead log, which wants a local disk). Screens are stored
 once, re-encoded without loss; fifteen steps at 448x280 take some 80 kB, all files counted: `pytest tests/runs -k disk`.
 
@@ -53,7 +54,7 @@ EPISODE = 2**26  # bytes of an unpacked trajectory, at most: some 2 million toke
 BLOB = 2**28  # of anything in run.sqlite
 LINE, LINES = 2**20, 2**28  # of a line of metrics.jsonl, and of all of it
 EPISODES = "record, id, task_id, score, reward"
-FORMAT = 1  # of run.sqlite; raised when an older program could not read it
+FORMAT = 2  # of run.sqlite; raised when an older program could not read it
 LARGEST_WEBP = 16383  # pixels a side
 PAGE_SIZE = 1024  # a screenshot fills its last page by half: small pages waste less
 
@@ -85,9 +86,11 @@ SCHEMA = f"""
         image BLOB NOT NULL
     );
     CREATE TABLE records ("update" INTEGER PRIMARY KEY, record BLOB NOT NULL);  -- as arpo.runs.record packs them
-    PRAGMA user_version = {FORMAT};
+    PRAGMA user_version = 1;
     COMMIT;
 """
+TIMES = "CREATE TABLE times (number INTEGER PRIMARY KEY, added REAL NOT NULL)"  # when, in seconds since 1970
+SECOND = f"BEGIN; {TIMES}; PRAGMA user_version = 2; COMMIT;"  # makes the second format of the first
 
 
 Kept = TypeVar("Kept")
@@ -138,7 +141,9 @@ class Run(contextlib.AbstractContextManager["Run"]):
                         "back, or begin another run (train.model=… with a checkpoint, to go on from there)"
                     )
                 db.executescript(SCHEMA)
-            _refuse_other_tables(folder, db)
+            _refuse_other_tables(folder, db, version)
+            if version < FORMAT:
+                db.executescript(SECOND)
             db.execute("PRAGMA synchronous = NORMAL")
             return cls(folder, db, opened.pop_all())
 
@@ -152,7 +157,10 @@ class Run(contextlib.AbstractContextManager["Run"]):
             db, version = _connected(folder, "ro", opened)
             if version == 0:
                 raise ConfigError(f"{folder}: holds no run yet")
-            _refuse_other_tables(folder, db)
+            _refuse_other_tables(folder, db, version)
+            if version < FORMAT:  # an older arpo has kept no times
+                db.execute("PRAGMA temp_store = MEMORY")
+                db.execute(TIMES.replace("TABLE", "TEMP TABLE"))
             return cls(folder, db, opened.pop_all())
 
     def close(self) -> None:
@@ -197,9 +205,10 @@ class Run(contextlib.AbstractContextManager["Run"]):
         key = (t.id, t.task_id, origin.update, origin.source, t.attempt, t.env_seed)
         values = (*key, t.outcome, t.score, t.reward, len(t.steps), zlib.compress(to_json(t)))
         try:
-            self._execute(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values)
+            number = self._execute(f"INSERT INTO trajectories VALUES (NULL{', ?' * len(values)})", values).lastrowid
         except sqlite3.IntegrityError:
             raise ValueError(f"{self.folder}: the trajectory {t.id!r} is there already") from None
+        self._execute("INSERT OR REPLACE INTO times VALUES (?, ?)", (number, time.time()))
 
     def trajectories(self, **wanted: Unpack[Wanted]) -> Iterator[Trajectory]:
         """Those that match, in the order in which they were added."""
@@ -371,10 +380,10 @@ def _limit_work(folder: Path, db: sqlite3.Connection) -> None:
     db.set_progress_handler(too_much, 10_000)
 
 
-def _refuse_other_tables(folder: Path, db: sqlite3.Connection) -> None:
-    """ConfigError where it has other tables than SCHEMA makes: a view or a trigger can stand for any amount of work."""
+def _refuse_other_tables(folder: Path, db: sqlite3.Connection, version: int) -> None:
+    """ConfigError where it has other tables than that format: a view or a trigger can stand for any amount of work."""
     with contextlib.closing(sqlite3.connect(":memory:")) as empty:
-        empty.executescript(SCHEMA)
+        empty.executescript(SCHEMA + (SECOND if version == FORMAT else ""))
         query = "SELECT type, name, tbl_name, sql FROM sqlite_schema ORDER BY name LIMIT 100"
         if db.execute(query).fetchall() != empty.execute(query).fetchall():
             raise damaged(folder, "its tables are not those of a run")

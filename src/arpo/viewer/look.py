@@ -30,10 +30,11 @@ MOST_TASKS = 2000  # that are listed
 CELLS = 40  # of a task's history, at most
 MOST_LEARNED = 2**21  # names in the records of all updates
 NUMBER = 2**53  # what JavaScript still counts exactly
-# The last: the first episode of its group, that of the same task, update and source.
+# The last two: the first episode of its group, that of the same task, update and source; and when it was stored.
 COLUMNS = """number, id, task_id, "update", source, outcome, score, reward, n_steps,
     (SELECT MIN(other.number) FROM trajectories AS other WHERE other.task_id = trajectories.task_id
-     AND other."update" = trajectories."update" AND other.source = trajectories.source)"""
+     AND other."update" = trajectories."update" AND other.source = trajectories.source),
+    (SELECT added FROM times WHERE times.number = trajectories.number)"""
 CURVES = {  # name: (title, metric of metrics.jsonl, what it is)
     "success": ("Success", "success", "mean score of the episodes of an update"),
     "reward": ("Reward", "reward", "mean of what is trained on"),
@@ -60,6 +61,8 @@ class Filter:
     most_update: int | None = None
     least_steps: int | None = None
     most_steps: int | None = None
+    least_time: int | None = None  # when it was stored, in seconds since 1970
+    most_time: int | None = None
     order: str = "newest"
     page: int = 0
 
@@ -84,7 +87,7 @@ def filter_from(query: dict[str, str]) -> Filter:
         if kinds[name] is str:
             values[name] = text
         elif text:
-            if not (text.isascii() and text.isdigit() and len(text) < 10):
+            if not (text.isascii() and text.isdigit() and len(text) < 12):
                 raise ConfigError(f"{name}={text:.40}: must be a number")
             values[name] = int(text)
     wanted = Filter(**values)
@@ -281,7 +284,7 @@ class Repeat:
 
 def summary(row: tuple[Any, ...], learned: dict[str, int], repeats: list[Repeat]) -> Json:
     """A row of COLUMNS, as it is listed."""
-    place, name, task, update, source, outcome, score, reward, steps, group = row
+    place, name, task, update, source, outcome, score, reward, steps, group, added = row
     name = text(name)
     return {
         "number": integer(place),
@@ -294,6 +297,7 @@ def summary(row: tuple[Any, ...], learned: dict[str, int], repeats: list[Repeat]
         "reward": number(reward),
         "steps": integer(steps),
         "group": integer(group),
+        "time": number(added),
         "learned": learned.get(name),
         "replayed": [one.update for one in repeats if one.origin == name][:100],
         "replaced": any(one.replaced == name for one in repeats),
@@ -309,7 +313,8 @@ def _where(wanted: Filter, repeats: list[Repeat]) -> tuple[str, list[object]]:
         if value := getattr(wanted, column):
             parts.append(f"{column} = ?")
             values.append(value)
-    for column, name in (('"update"', "update"), ("n_steps", "steps")):
+    added = "(SELECT added FROM times WHERE times.number = trajectories.number)"
+    for column, name in (('"update"', "update"), ("n_steps", "steps"), (added, "time")):
         for sign, bound in ((">=", getattr(wanted, f"least_{name}")), ("<=", getattr(wanted, f"most_{name}"))):
             if bound is not None:
                 parts.append(f"{column} {sign} ?")

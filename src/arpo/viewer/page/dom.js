@@ -24,6 +24,9 @@ function filled(node, attributes, children) {
 
 const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(100 * value)} %`);
 const seconds = (value) => (value >= 60 ? `${Math.floor(value / 60)} min ${Math.round(value % 60)} s` : `${short(value)} s`);
+// A moment of the viewer's own clock, as an input takes it and as people read it.
+const local = (value) => new Date(1000 * value - 60000 * new Date(1000 * value).getTimezoneOffset()).toISOString().slice(0, 16);
+const moment = (value) => (Math.abs(value) < 1e11 ? local(value).replace("T", " ") : "–");
 const count = (value) => Number(value).toLocaleString("en");
 const plural = (n, one, more = `${one}s`) => `${count(n)} ${n === 1 ? one : more}`;
 const words = (name) => String(name).replaceAll("_", " ");

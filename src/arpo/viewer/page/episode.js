@@ -69,6 +69,7 @@ function header(data, run) {
     ["Tokens", count(data.tokens)],
     ["Engine", seconds(data.engine_s)],
     ["Computer", seconds(data.env_s)],
+    data.time !== null && ["Stored", moment(data.time)],
     data.trained && ["Learned in", `update ${data.trained.update}: advantage ${short(data.trained.advantage)}, mean ratio ${short(data.trained.ratio)}, clipped ${percent(data.trained.clipped)}`],
     replays.length && ["Replayed in", el("span", {}, replays.flatMap((one, i) => [i ? ", " : "", one]))],
     data.replaced && ["Replay", groupLink(data.group, "a stored success took its place")],

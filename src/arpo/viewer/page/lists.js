@@ -83,7 +83,7 @@ async function tasks(at, run) {
   ];
 }
 
-const FILTERS = ["task", "score", "outcome", "source", "replayed", "least_update", "most_update", "least_steps", "most_steps", "order"];
+const FILTERS = ["task", "score", "outcome", "source", "replayed", "least_update", "most_update", "least_steps", "most_steps", "least_time", "most_time", "order"];
 
 // A server has chosen already; a bundle and a report have the whole list, and it is chosen here.
 function chosen(data, at) {
@@ -96,7 +96,8 @@ function chosen(data, at) {
     (!at.score || at.score === (one.score === null ? "none" : one.score >= 1 ? "solved" : "failed")) &&
     (!at.replayed || (at.replayed === "source" ? one.replayed.length > 0 : one.replaced)) &&
     one.update >= bound("least_update", -Infinity) && one.update <= bound("most_update", Infinity) &&
-    one.steps >= bound("least_steps", 0) && one.steps <= bound("most_steps", Infinity));
+    one.steps >= bound("least_steps", 0) && one.steps <= bound("most_steps", Infinity) &&
+    (one.time === null ? !at.least_time && !at.most_time : one.time >= bound("least_time", -Infinity) && one.time <= bound("most_time", Infinity)));
   const newest = (a, b) => b.number - a.number;
   const orders = { oldest: (a, b) => a.number - b.number, longest: (a, b) => b.steps - a.steps || newest(a, b), shortest: (a, b) => a.steps - b.steps || newest(a, b) };
   kept.sort(orders[at.order] ?? newest);
@@ -125,10 +126,10 @@ function listed(some, run) {
   const rows = some.map((one) => [
     el("a", { href: link("episode", { run, n: one.number }) }, `${one.number}`),
     el("a", { href: link("episodes", { run, task: one.task }) }, one.task),
-    badge(one), words(one.outcome), one.steps, one.update, words(one.source), short(one.reward),
+    badge(one), words(one.outcome), one.steps, one.update, words(one.source), short(one.reward), one.time === null ? "–" : moment(one.time),
     el("span", {}, notes(one).map((note) => el("span", { class: "note" }, note))),
   ]);
-  return table("Episodes", ["#No.", "Task", "Result", "Ended by", "#Steps", "#Update", "Played for", "#Reward", "Notes"], rows);
+  return table("Episodes", ["#No.", "Task", "Result", "Ended by", "#Steps", "#Update", "Played for", "#Reward", "Stored", "Notes"], rows);
 }
 
 function notes(one) {
@@ -147,6 +148,12 @@ function filters(at, run, data) {
       options.map(([value, text]) => el("option", { value, selected: (at[name] ?? "") === value }, text))));
   const bound = (name, label) => el("label", {}, label,
     el("input", { name, type: "number", min: 0, max: 999999999, inputmode: "numeric", value: at[name] ?? "", onchange: (event) => change(name, event.target.value) }));
+  // To the minute; "to 12:30" is to its last second.
+  const when = (name, label, more) => el("label", { class: "when" }, label,
+    el("input", { name, type: "datetime-local", value: at[name] ? local(Number(at[name])) : "", onchange: (event) => {
+      const seconds = Math.floor(new Date(event.target.value).getTime() / 1000);
+      change(name, seconds >= 0 ? seconds + more : "");
+    } }));
   const any = (names) => [["", "any"], ...names.map((name) => [name, words(name)])];
   return el("form", { class: "filters", "aria-label": "Filters", onsubmit: (event) => event.preventDefault() },
     el("label", { class: "wide" }, "Task", el("input", { name: "task", type: "search", value: at.task ?? "", placeholder: "part of its id", onchange: (event) => change("task", event.target.value) })),
@@ -156,6 +163,7 @@ function filters(at, run, data) {
     choose("replayed", "Replay", [["", "any"], ["source", "was replayed later"], ["replaced", "gave way to a replay"]]),
     bound("least_update", "Update from"), bound("most_update", "to"),
     bound("least_steps", "Steps from"), bound("most_steps", "to"),
+    when("least_time", "Stored from", 0), when("most_time", "to", 59),
     choose("order", "Order", [["", "newest first"], ["oldest", "oldest first"], ["longest", "longest first"], ["shortest", "shortest first"]]),
     el("a", { class: "button", href: link("episodes", { run }) }, "Clear"));
 }
