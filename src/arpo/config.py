@@ -183,6 +183,8 @@ _TEXTS = {
     "less_than_equal": "must be at most {le:g}",
     "literal_error": "must be {expected}",
     "list_type": "must be a list, as in [one, other]",
+    "too_short": "must have at least {min_length} items, not {actual_length}",
+    "too_long": "must have at most {max_length} items, not {actual_length}",
 }
 
 

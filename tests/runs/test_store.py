@@ -195,7 +195,7 @@ def test_readers_see_what_is_finished_while_the_writer_goes_on(tmp_path: Path) -
         going = reader.trajectories()
         next(going)
         writer.add(trajectory("3"))  # a reader in the middle does not hold the writer up
-        with pytest.raises(sqlite3.OperationalError):
+        with pytest.raises(OSError, match="may not be written to"):
             reader.add(trajectory("4"))
 
 
@@ -406,3 +406,21 @@ def test_a_run_of_the_first_format_is_read_and_becomes_the_second_when_it_is_wri
         ((number, added),) = run.rows("SELECT * FROM times")
         assert number == 1 and abs(added - time.time()) < 3600
         assert run.rows("PRAGMA user_version") == [(FORMAT,)]
+
+
+def test_a_store_that_is_held_by_others_or_may_not_be_written_to_is_said_as_such(tmp_path: Path) -> None:
+    with (
+        Run.write(tmp_path / "run", "") as run,
+        contextlib.closing(sqlite3.connect(run.folder / "run.sqlite")) as other,
+    ):
+        run._db.execute("PRAGMA busy_timeout = 10")  # milliseconds; else this would wait for seconds
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(OSError, match="another program holds it"):
+            run.add(trajectory("a"))
+        other.rollback()
+        run._db.execute("PRAGMA query_only = ON")
+        with pytest.raises(OSError, match="may not be written to"):
+            run.add(trajectory("a"))
+        run._db.execute("PRAGMA query_only = OFF")
+        run.add(trajectory("a"))
+        assert [one.id for one in run.trajectories()] == ["a"]

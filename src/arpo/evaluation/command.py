@@ -232,7 +232,8 @@ def print_table(evaluation: Evaluation, model: str, folder: Path, config: Config
         if (cost := took.cost(config.eval.price)) is not None:
             tokens += f"cost {cost:,.4g} by eval.price; "
         waited = f"{took.engine_s:,.0f} s for the engine, {took.env_s:,.0f} s for the computer"
-        console.print(f"{tokens}{took.whole_s:,.0f} s in all")
+        whole = f"{took.whole_s:,.0f} s in all" if took.whole_s else "the time in all is not known"  # an older arpo's
+        console.print(f"{tokens}{whole}")
         console.print(f"waiting in all episodes: {waited}")
     if warning := doubt(*evaluation.counts):
         console.print(f"[red]{warning}[/]", soft_wrap=True)

@@ -404,6 +404,12 @@ def _plain_errors(folder: Path) -> Iterator[None]:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite")) from None
             case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
                 raise OSError(errno.EIO, f"{error} (a full disk?)", str(folder / "run.sqlite")) from None
+            case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
+                raise OSError(
+                    errno.EBUSY, "another program holds it; end that, then again", str(folder / "run.sqlite")
+                ) from None
+            case sqlite3.SQLITE_READONLY:
+                raise OSError(errno.EROFS, "may not be written to", str(folder / "run.sqlite")) from None
             case (
                 sqlite3.SQLITE_CORRUPT | sqlite3.SQLITE_NOTADB | sqlite3.SQLITE_TOOBIG | sqlite3.SQLITE_INTERRUPT
                 | sqlite3.SQLITE_ERROR  # "unsupported file format"
