@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import os
 import shutil
 import socket
 import sqlite3
@@ -201,6 +202,37 @@ def test_a_link_in_a_run_is_not_followed(runs: Path, serve: Serve, tmp_path: Pat
     (folder / "tasks.json").symlink_to(tmp_path / "secret.json")
     status, _, body = ask(serve(folder), "/api/0/tasks.json")
     assert status == 422 and b"is a link" in body and b"secret" not in body and str(tmp_path).encode() not in body
+
+
+@pytest.mark.attack("run folder")
+@pytest.mark.parametrize("path", ["overview", "state", "0/tasks", "0/episodes", "0/episode/2/0", "0/group/2"])
+def test_a_pipe_in_a_run_is_not_waited_for(runs: Path, serve: Serve, tmp_path: Path, path: str) -> None:
+    folder = shutil.copytree(runs / "training", tmp_path / "training")
+    (folder / "tasks.json").unlink()
+    os.mkfifo(folder / "tasks.json")
+    status, _, body = ask(serve(folder), f"/api/{path}.json")
+    assert status in (200, 422) and b"is a link, a pipe or a device" in body
+
+
+@pytest.mark.attack("run folder")
+def test_a_screenshot_has_the_type_of_its_bytes(runs: Path, serve: Serve, tmp_path: Path) -> None:
+    folder = shutil.copytree(runs / "training", tmp_path / "training")
+    heads = {
+        "aa": b"\x89PNG",
+        "ab": b"RIFF\0\0\0\0WEBP",
+        "ac": b"\xff\xd8\xff",
+        "ad": b"RIFF\0\0\0\0WAVE",
+        "ae": b"%PDF",
+    }
+    with sqlite3.connect(folder / "run.sqlite") as db:
+        db.executemany("INSERT INTO images VALUES (?, 1, 1, ?)", heads.items())
+    db.close()
+    server = serve(folder)
+    answers = [ask(server, f"/image/0/{name}.gif")[:2] for name in heads]
+    kinds = ["image/png", "image/webp", "image/jpeg", "application/json", "application/json"]
+    assert [headers["Content-Type"] for _, headers in answers] == kinds
+    assert [status for status, _ in answers] == [200] * 3 + [404] * 2
+    assert {headers["X-Content-Type-Options"] for _, headers in answers} == {"nosniff"}
 
 
 def test_a_damaged_run_is_said_and_the_other_still_shown(runs: Path, serve: Serve, tmp_path: Path) -> None:

@@ -93,6 +93,9 @@ def _names(stored: dict[str, NDArray[Any]]) -> tuple[list[str], list[str]]:
 def unpack(data: bytes) -> list[TokenRecord]:
     """The records that `pack` was given."""
     stored = _stored(data)
+    names, origins = _names(stored)
+    if len(stored["lengths"]) != len(names):  # before the tokens are cut up by them: a forged one has millions
+        raise ValueError("it has not one length for each trajectory")
     old, ends = stored["old"], stored["lengths"].cumsum()
     columns = [
         stored["advantages"],
@@ -102,7 +105,6 @@ def unpack(data: bytes) -> list[TokenRecord]:
         np.unpackbits(stored["clipped"], count=len(old)).astype(np.bool_),
     ]
     parts = (np.split(column, ends)[:-1] for column in columns)  # the last one is what follows the end: nothing
-    names, origins = _names(stored)
     return [
         TokenRecord(name, origin or None, *part) for name, origin, *part in zip(names, origins, *parts, strict=True)
     ]

@@ -29,9 +29,8 @@ def pieces(tokens: Sequence[int], text: str, tables: Sequence[Table]) -> list[st
     A letter that several tokens share goes to the last of them.
     """
     for table in tables:
-        cut = _cut(tokens, table)
-        # First their length: a forged table can have one token stand for millions of letters.
-        if cut is not None and sum(map(len, cut)) == len(text) and "".join(cut) == text:
+        cut = _cut(tokens, table, len(text))
+        if cut is not None and "".join(cut) == text:
             return cut
     return None
 
@@ -79,18 +78,21 @@ def _letters() -> dict[str, int]:
     return {chr(byte): byte for byte in seen} | {chr(256 + i): byte for i, byte in enumerate(hidden)}
 
 
-def _cut(tokens: Sequence[int], table: Table) -> list[str] | None:
+def _cut(tokens: Sequence[int], table: Table, most: int) -> list[str] | None:
+    """None where they make more than so many letters: in a forged table one can stand for millions of them."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     cut: list[str] = []
+    letters = 0
     for token in tokens:
         part = table.get(token)
-        if part is None:
+        if part is None or letters > most:
             return None
         if isinstance(part, str):
             cut.append(decoder.decode(b"", final=True) + part)
             decoder.reset()
         else:
             cut.append(decoder.decode(part))
+        letters += len(cut[-1])
     if cut:
         cut[-1] += decoder.decode(b"", final=True)
     return cut

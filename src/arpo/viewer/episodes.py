@@ -21,7 +21,7 @@ from arpo.viewer.decoding import Table, pieces, tables_of
 from arpo.viewer.look import COLUMNS, Look, integer, summary
 
 WINDOW = 50  # steps that are sent at once
-LONGEST = 20_000  # letters of a thought or of a reply that are shown
+LONGEST = 20_000  # letters of a thought or of a reply that are shown, and tokens of one that are shown apart
 MEMBERS, FRAMES = 32, 12  # of a group that is shown side by side: episodes, and screens of each
 KINDS = {b"\x89PNG": "png", b"RIFF": "webp", b"\xff\xd8\xff": "jpg", b"GIF8": "gif", b"BM": "bmp"}
 TYPES = {"png": "image/png", "webp": "image/webp", "jpg": "image/jpeg", "gif": "image/gif", "bmp": "image/bmp"}
@@ -82,18 +82,19 @@ class Episodes:
             names = {one["id"] for one in members}
             joined = [one for one in repeats if one.replaced in names][:MEMBERS]
             wanted = names | {one.name for one in joined}
-            records: dict[str, TokenRecord] = {}
+            taught: dict[str, Json] = {}  # numbers alone: a record's arrays are parts of those of its whole update
             for update in {one["learned"] for one in members} - {None} | {one.update for one in joined}:
                 try:
-                    records |= {one.trajectory_id: one for one in run.record(update) if one.trajectory_id in wanted}
+                    found = (one for one in run.record(update) if one.trajectory_id in wanted)
+                    taught |= {one.trajectory_id: _learned_of(one) for one in found}
                 except (ConfigError, KeyError):  # said with the episode
                     continue
             for member in members:
-                member |= self._film(run, member) | _learned_of(records.get(member["id"]))
+                member |= self._film(run, member) | taught.get(member["id"], {"advantage": None})
             guests = [
-                found | self._film(run, found) | _learned_of(records.get(one.name)) | {"joined": one.replaced}
+                guest | self._film(run, guest) | taught.get(one.name, {"advantage": None}) | {"joined": one.replaced}
                 for one in joined
-                if (found := self._named(run, one.origin)) is not None
+                if (guest := self._named(run, one.origin)) is not None
             ]
         group = {"task": shown["task"], "update": shown["update"], "source": shown["source"]}
         return group | {"members": members, "guests": guests, "instruction": self.look.instruction(shown["task"])}
@@ -153,9 +154,12 @@ class Episodes:
         """None where the screenshot is not there: the rest is still shown."""
         if not HASH.fullmatch(name):
             return None
-        for width, height, head in run.rows(
-            "SELECT width, height, substr(image, 1, 12) FROM images WHERE hash = ?", (name,)
-        ):
+        query = "SELECT width, height, substr(image, 1, 12) FROM images WHERE hash = ?"
+        try:
+            rows = run.rows(query, (name,))
+        except ConfigError:  # its part of the file is damaged
+            return None
+        for width, height, head in rows:
             kind = kind_of(head) if isinstance(head, bytes) else None
             if kind and 0 < integer(width) <= 10**5 and 0 < integer(height) <= 10**5:
                 return {"url": self._address(name, kind), "width": width, "height": height}
@@ -164,7 +168,8 @@ class Episodes:
 
 def kind_of(image: bytes) -> str | None:
     """The kind of a picture by its first bytes."""
-    return next((kind for head, kind in KINDS.items() if image.startswith(head)), None)
+    kind = next((kind for head, kind in KINDS.items() if image.startswith(head)), None)
+    return None if kind == "webp" and image[8:12] != b"WEBP" else kind  # RIFF holds sounds and films, too
 
 
 def _screens(trajectory: Trajectory) -> list[str]:
@@ -202,7 +207,8 @@ def _action(step: Step) -> Json:
 def _move(i: int, step: Step, tables: Sequence[Table], record: TokenRecord | None, tokens: slice) -> Json:
     said = step.completion
     thought = _BEFORE_ACTION.split(said.text, maxsplit=1)[0].strip().removeprefix("Thought:").strip()
-    cut = pieces(said.tokens, said.text, tables) if len(said.text) <= LONGEST else None
+    # Of the tokens, too: some stand for no letter, and each becomes an element of the page.
+    cut = pieces(said.tokens, said.text, tables) if max(len(said.text), len(said.tokens)) <= LONGEST else None
     shown: Json = {
         "index": i,
         "thought": thought[:LONGEST],
@@ -237,9 +243,8 @@ def _means(record: TokenRecord) -> Json:
     }
 
 
-def _learned_of(record: TokenRecord | None) -> Json:
-    fits = record is not None and _fits(record, len(record.old))
-    return {"advantage": _means(record)["advantage"] if record is not None and fits else None}
+def _learned_of(record: TokenRecord) -> Json:
+    return {"advantage": _means(record)["advantage"] if _fits(record, len(record.old)) else None}
 
 
 def _fits(record: TokenRecord, tokens: int) -> bool:

@@ -26,11 +26,12 @@ from arpo.images import opened
 from arpo.runs.progress import counted
 from arpo.runs.store import LARGEST_WEBP, write_whole
 from arpo.types import Json
-from arpo.viewer.episodes import WINDOW, Address, Missing, kind_of
+from arpo.viewer.episodes import TYPES, WINDOW, Address, Missing, kind_of
 from arpo.viewer.look import COLUMNS, Filter, Look, summary
-from arpo.viewer.serve import FILES, SCRIPTS, page_file
+from arpo.viewer.serve import FILES, POLICY, SCRIPTS, page_file
 from arpo.viewer.site import Site
 
+INDEX = "index.html"
 MARK = "arpo-bundle.json"  # by which a folder is known as ours
 MOST_LISTED = 100_000  # episodes in a bundle
 IMAGES = 8 * 2**20  # bytes of screenshots in a report
@@ -79,8 +80,11 @@ class _Bundle(Site):
         return noted
 
     def write(self, part: Path) -> None:
-        for name in set(FILES.values()):
+        for name in set(FILES.values()) - {INDEX}:
             (part / name).write_bytes(page_file(name))
+        # A web server of others says no policy. Who may frame the page cannot be said in it.
+        policy = POLICY.partition("; frame-ancestors")[0]
+        (part / INDEX).write_text(_swapped(page_file(INDEX).decode(), _policy(policy)), encoding="utf-8")
         _write(part, "api/overview.json", self.overview())
         numbers = [self._lists(part, run, look) for run, look in enumerate(self.looks)]
         with counted(Console(stderr=True, highlight=False), "writing", sum(map(len, numbers))) as advance:
@@ -192,7 +196,7 @@ class _Report(Site):
             self._room = 0  # the first ones go first: no later one, which may be smaller, takes the room
             return None
         self._room -= len(image)
-        return f"data:image/{kind};base64,{base64.b64encode(image).decode()}"
+        return f"data:{TYPES[kind]};base64,{base64.b64encode(image).decode()}"
 
 
 def _examples(look: Look, most: int) -> tuple[list[Json], int]:
@@ -214,25 +218,33 @@ def _examples(look: Look, most: int) -> tuple[list[Json], int]:
 
 def in_one_file(data: Json) -> str:
     """The page with its style, its scripts and its data inside. Only these scripts may run, by their hash."""
-    page = page_file("index.html").decode()
+    page = page_file(INDEX).decode()
     style = page_file("style.css").decode()
     script = "\n".join(page_file(name).decode() for name in SCRIPTS)
     icon = base64.b64encode(page_file("icon.svg")).decode()
-    charset = '<meta charset="utf-8">'
     policy = f"default-src 'none'; script-src '{_hash(script)}'; style-src '{_hash(style)}'; img-src data:; "
     policy += "base-uri 'none'; form-action 'none'"
     # In a script element only "<" could end it.
     told = json.dumps(data, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
     swaps = {
-        charset: f'{charset}\n<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        **_policy(policy),
         '<link rel="icon" href="icon.svg">': f'<link rel="icon" href="data:image/svg+xml;base64,{icon}">',
         '<link rel="stylesheet" href="style.css">': f"<style>{style}</style>",
         **{f'<script defer src="{name}"></script>\n': "" for name in SCRIPTS},
         "</body>": f'<script type="application/json" id="data">{told}</script>\n<script>{script}</script>\n</body>',
     }
+    return _swapped(page, swaps)
+
+
+def _policy(policy: str) -> dict[str, str]:
+    charset = '<meta charset="utf-8">'
+    return {charset: f'{charset}\n<meta http-equiv="Content-Security-Policy" content="{policy}">'}
+
+
+def _swapped(page: str, swaps: dict[str, str]) -> str:
     for old, new in swaps.items():
         before, found, after = page.partition(old)
-        assert found, f"{old} is not in index.html"
+        assert found, f"{old} is not in {INDEX}"
         page = before + new + after
     return page
 
