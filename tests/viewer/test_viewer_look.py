@@ -185,10 +185,29 @@ def test_a_replayed_success_says_where_and_a_group_shows_it_beside_the_failures(
     assert [one["id"] for one in group["members"]] == list(FAILURES)
     assert [one["replaced"] for one in group["members"]] == [False, True]
     (guest,) = group["guests"]
-    assert (guest["number"], guest["joined"], guest["advantage"]) == (success, FAILURES[1], 1.0)
+    assert (guest["number"], guest["joined"], guest["advantage"]) == (success, FAILURES[1], 2.5)
     assert guest["film"][0]["screen"] and guest["film"][0]["action"]["kind"] == "click"
     assert group["members"][0]["advantage"] == -1.0
     assert REPLAYED not in ids(look)
+
+
+def test_a_replayed_success_has_its_tokens_as_each_update_learned_them(runs: Path) -> None:
+    site = Site([runs / "training"])
+    path = f"api/0/episode/{numbered(site.looks[0], SUCCESS)}/0.json"
+    first, again = site.answer(path), site.answer(path, {"again": "1"})
+    for shown, update, advantage in ((first, 0, 1.0), (again, 1, 2.5)):
+        assert {number for move in shown["moves"] for number in move["advantages"]} == {advantage}
+        assert (shown["trained"]["update"], shown["trained"]["advantage"]) == (update, advantage)
+    assert [move["text"] for move in again["moves"]] == [move["text"] for move in first["moves"]]
+    for wrong, error in (
+        ("0", Missing),
+        ("7", Missing),
+        ("-1", ConfigError),
+        ("1e3", ConfigError),
+        ("9" * 99, ConfigError),
+    ):
+        with pytest.raises(error):
+            site.answer(path, {"again": wrong})
 
 
 def test_a_long_episode_comes_in_windows(runs: Path) -> None:

@@ -214,7 +214,14 @@ def test_a_replayed_success_stands_beside_the_failures_that_it_joined(runs: Path
     one.page.get_by_role("link", name="update 1", exact=True).click()
     expect(one.page.locator(".guest")).to_contain_text(f"took the place of {FAILURES[1]}")
     expect(one.page.locator(".card:not(.guest)")).to_have_count(2)
-    expect(one.page.locator(".guest")).to_contain_text("advantage 1")
+    expect(one.page.locator(".guest")).to_contain_text("advantage 2.5")
+    one.page.go_back()
+    one.page.get_by_role("link", name="Its tokens as learned in update 1").click()
+    expect(one.page.get_by_text("update 1: advantage 2.5")).to_be_visible()
+    one.page.keyboard.press("ArrowRight")
+    expect(one.page.locator("#step")).to_have_text("Step 2 of 8")
+    one.page.get_by_role("button", name="advantage").click()
+    expect(one.page.locator(".reply [title*='advantage 2.5']").first).to_be_visible()
     one.clean(server.address)
 
 

@@ -112,7 +112,7 @@ def make_training(folder: Path) -> Path:
         failed = [episode(run, name, update=1, actions=(Click(1, 1),) * 3, score=0.0) for name in FAILURES]
         episode(run, "eval2-press-1-0-0", update=2, source="evaluation")
         asyncio.run(run.keep_record(0, [record_of(success, 1.0), record_of(failure, -1.0)]))
-        asyncio.run(run.keep_record(1, [record_of(failed[0], -1.0), record_of(success, 1.0, name=REPLAYED)]))
+        asyncio.run(run.keep_record(1, [record_of(failed[0], -1.0), record_of(success, 2.5, name=REPLAYED)]))
         run.log(metrics(0, 0.5))
         run.log(metrics(1, 0.0))
     return folder

@@ -18,7 +18,7 @@ from arpo.runs.record import TokenRecord
 from arpo.runs.store import Run
 from arpo.types import Json, Step, Trajectory
 from arpo.viewer.decoding import Table, pieces, tables_of
-from arpo.viewer.look import COLUMNS, Look, integer, summary
+from arpo.viewer.look import COLUMNS, Look, Repeat, integer, summary
 
 WINDOW = 50  # steps that are sent at once
 LONGEST = 20_000  # letters of a thought or of a reply that are shown, and tokens of one that are shown apart
@@ -43,12 +43,15 @@ class Episodes:
         self.look, self._address = look, address
         self._long: dict[str, Trajectory] = {}  # the last: it is asked for in many windows
 
-    def episode(self, place: int, window: int = 0) -> Json:
-        """The episode of that number: what is known of it as a whole, and WINDOW of its steps."""
+    def episode(self, place: int, window: int = 0, again: int | None = None) -> Json:
+        """The episode of that number: what is known of it as a whole, and WINDOW of its steps.
+
+        `again`: its tokens as they were learned when that update replayed it.
+        """
         with self.look.opened() as run:
             shown, row = self._summary(run, place)
             trajectory = self._unpacked(run, row[1])
-            record, problems = self._record(run, shown)
+            record, problems = self._record(run, shown, again)
             first = window * WINDOW
             if not 0 <= first <= max(0, len(trajectory.steps) - 1):
                 raise Missing(f"window {window}")
@@ -66,7 +69,10 @@ class Episodes:
             ]
             ended = trajectory.steps and trajectory.steps[-1].observation is None
             shown["end"] = None if ended else self._screen(run, screens[-1])
-            shown["trained"] = None if record is None else {"update": shown["learned"], **_means(record)}
+            shown["trained"] = (
+                None if record is None else {"update": shown["learned"] if again is None else again, **_means(record)}
+            )
+            shown["again"] = again
             shown["repeats"] = self._repeats(run, shown)
             shown["neighbours"] = _neighbours(run, place)
         return shown | {"instruction": self.look.instruction(shown["task"])}
@@ -123,23 +129,30 @@ class Episodes:
             return summary(row, *self.look.learned(run))
         return None
 
-    def _record(self, run: Run, shown: Json) -> tuple[TokenRecord | None, list[str]]:
-        if shown["learned"] is None:
+    def _record(self, run: Run, shown: Json, again: int | None) -> tuple[TokenRecord | None, list[str]]:
+        name, update = shown["id"], shown["learned"]
+        if again is not None:
+            of_it = [one for one in self._repeats_of(run, shown) if one.update == again]
+            if not of_it:
+                raise Missing(f"update {again}: replayed it not")
+            name, update = of_it[0].name, again
+        if update is None:
             damaged = shown["update"] in self.look.damaged
             return None, [f"what update {shown['update']} learned cannot be read"] if damaged else []
         try:
-            return next((one for one in run.record(shown["learned"]) if one.trajectory_id == shown["id"]), None), []
+            return next((one for one in run.record(update) if one.trajectory_id == name), None), []
         except (ConfigError, KeyError) as error:
             return None, [self.look.said(error)]
 
     def _repeats(self, run: Run, shown: Json) -> list[Json]:
         """Where it took part again: the update, and the group of the failed episode whose place it took."""
-        _, repeats = self.look.learned(run)
-        of_it = [one for one in repeats if one.origin == shown["id"]][:100]
         return [
             {"update": one.update, "group": (self._named(run, one.replaced) or {"group": None})["group"]}
-            for one in of_it
+            for one in self._repeats_of(run, shown)
         ]
+
+    def _repeats_of(self, run: Run, shown: Json) -> list[Repeat]:
+        return [one for one in self.look.learned(run)[1] if one.origin == shown["id"]][:100]
 
     def _film(self, run: Run, shown: Json) -> Json:
         """Its first screens with their actions, small enough to stand beside others."""

@@ -4,7 +4,8 @@ api/overview.json                   every run: curves, how it was judged
 api/state.json                      what changes when a run grows
 api/0/tasks.json                    of the first run
 api/0/episodes.json?task=…&page=2   a list; a bundle has it whole, and the page filters
-api/0/episode/17/0.json             the episode of that number, the first window of its steps
+api/0/episode/17/0.json             the episode of that number, the first window of its steps; with ?again=4 its tokens
+                                    as update 4 learned them when it replayed the episode
 api/0/group/17.json                 with the others of its task and update
 image/0/280f….webp                  a screenshot
 """
@@ -70,7 +71,10 @@ class Site:
             return self._run(found[1]).episodes(filter_from(query))
         if found := _EPISODE.fullmatch(path):
             self._run(found[1])
-            return self.episodes[int(found[1])].episode(int(found[2]), int(found[3]))
+            again = query.get("again", "")
+            if again and not re.fullmatch(_NUMBER, again):
+                raise ConfigError(f"again={again:.40}: must be the number of an update")
+            return self.episodes[int(found[1])].episode(int(found[2]), int(found[3]), int(again) if again else None)
         if found := _GROUP.fullmatch(path):
             self._run(found[1])
             return self.episodes[int(found[1])].group(int(found[2]))

@@ -83,6 +83,7 @@ document.getElementById("run").addEventListener("change", (event) => {
   location.hash = link(view === "tasks" ? "tasks" : "episodes", { run: event.target.value });
 });
 
+let served = false; // files of a bundle answer no questions
 let known = null;
 async function watch() {
   const live = document.getElementById("live");
@@ -106,6 +107,7 @@ async function watch() {
 async function begin() {
   const state = await ask("overview").catch(() => ({ runs: [], live: false }));
   names = state.runs.map((run) => run.name);
+  served = state.live;
   window.addEventListener("hashchange", () => { render().then(() => { if (place().view !== "episode") window.scrollTo(0, 0); }); });
   await render();
   if (state.live) watch();

@@ -31,8 +31,9 @@ async function episode(at, run) {
   const number = Number(at.n ?? 0);
   const wanted = Math.max(0, Number(at.step ?? 0) || 0);
   const load = async (window) => {
-    const key = `${run}/episode/${number}/${window}`;
-    if (shownEpisode?.key !== key) shownEpisode = { key, data: await ask(key) };
+    const path = `${run}/episode/${number}/${window}`;
+    const key = `${path}/${at.again ?? ""}`;
+    if (shownEpisode?.key !== key) shownEpisode = { key, data: await ask(path, { again: at.again ?? "" }) };
     return shownEpisode.data;
   };
   let data = await load(Math.floor(wanted / WINDOW)).catch((error) => { if (wanted < WINDOW) throw error; return load(0); });
@@ -59,7 +60,8 @@ async function episode(at, run) {
 
 function header(data, run) {
   const groupLink = (n, text) => (n !== null && held(`${run}/group/${n}`) ? el("a", { href: link("group", { run, n }) }, text) : text);
-  const replays = data.repeats.map((one) => groupLink(one.group, `update ${one.update}`));
+  const replays = data.repeats.map((one) => [groupLink(one.group, `update ${one.update}`),
+    served && el("span", {}, " (", el("a", { href: link("episode", { run, n: data.number, again: one.update }), "aria-label": `Its tokens as learned in update ${one.update}` }, "its tokens then"), ")")]);
   const facts = [
     ["Task", el("a", { href: link("episodes", { run, task: data.task }) }, data.task)],
     ["Reward", short(data.reward)],
@@ -70,8 +72,8 @@ function header(data, run) {
     ["Engine", seconds(data.engine_s)],
     ["Computer", seconds(data.env_s)],
     data.time !== null && ["Stored", moment(data.time)],
-    data.trained && ["Learned in", `update ${data.trained.update}: advantage ${short(data.trained.advantage)}, mean ratio ${short(data.trained.ratio)}, clipped ${percent(data.trained.clipped)}`],
-    replays.length && ["Replayed in", el("span", {}, replays.flatMap((one, i) => [i ? ", " : "", one]))],
+    data.trained && [data.again === null ? "Learned in" : "Shown as replayed in", `update ${data.trained.update}: advantage ${short(data.trained.advantage)}, mean ratio ${short(data.trained.ratio)}, clipped ${percent(data.trained.clipped)}`],
+    replays.length && ["Replayed in", el("span", {}, replays.flatMap((one, i) => [i ? ", " : "", ...one]))],
     data.replaced && ["Replay", groupLink(data.group, "a stored success took its place")],
   ].filter(Boolean);
   return el("section", { class: "card", "aria-label": "The episode" },
@@ -81,7 +83,7 @@ function header(data, run) {
 }
 
 function stepping(data, run, step) {
-  const to = (n) => link("episode", { run, n: data.number, step: n });
+  const to = (n) => link("episode", { run, n: data.number, step: n, again: data.again });
   const turn = (n, text, label) => (n < 0 || n >= data.steps ? el("span", { class: "button off" }, text) : el("a", { class: "button", href: to(n), "aria-label": label }, text));
   const toggle = (name, text) => el("button", { type: "button", "aria-pressed": String(shows[name]), onclick: () => toggleShown(name) }, text);
   return el("div", { class: "stepping" },
@@ -130,7 +132,7 @@ function reply(move, heat) {
 
 function strip(data, run, step) {
   const windowed = data.steps > data.window;
-  const to = (n) => link("episode", { run, n: data.number, step: n });
+  const to = (n) => link("episode", { run, n: data.number, step: n, again: data.again });
   const last = Math.min(data.steps, data.first + data.window);
   return el("section", { "aria-label": "All steps" },
     windowed && el("p", { class: "pages" },
