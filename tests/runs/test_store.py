@@ -7,6 +7,7 @@ import json
 import os
 import random
 import resource
+import shutil
 import sqlite3
 import struct
 import subprocess
@@ -424,3 +425,26 @@ def test_a_store_that_is_held_by_others_or_may_not_be_written_to_is_said_as_such
         run._db.execute("PRAGMA query_only = OFF")
         run.add(trajectory("a"))
         assert [one.id for one in run.trajectories()] == ["a"]
+
+
+@pytest.mark.parametrize(("left", "said"), [((), "['a']"), (("-wal", "-shm"), "['a']"), (("-wal",), "copy it")])
+def test_a_run_that_may_not_be_written_to_can_be_read(left: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    """After its end, while it is written, and what a careless copy leaves."""
+    if shutil.which("bwrap") is None:
+        pytest.skip("needs bubblewrap to make a folder read-only, also for root: make desktop")
+    folder = tmp_path / "copy"
+    with Run.write(tmp_path / "run", "") as run:
+        run.add(trajectory("a"))
+        if left:
+            shutil.copytree(run.folder, folder)
+    if not left:
+        shutil.copytree(run.folder, folder)
+    for name in {"-wal", "-shm"} - {*left}:
+        (folder / f"run.sqlite{name}").unlink(missing_ok=True)
+    read = (
+        "import pathlib, sys\nfrom arpo.runs.store import Run\n"
+        "print([one.id for one in Run.read(pathlib.Path(sys.argv[1])).trajectories()])"
+    )
+    walls = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--ro-bind", str(folder), str(folder)]
+    ran = subprocess.run([*walls, sys.executable, "-c", read, str(folder)], capture_output=True, text=True)
+    assert said in (ran.stdout + ran.stderr).splitlines()[-1]

@@ -359,6 +359,8 @@ def _connected(folder: Path, mode: str, opened: contextlib.ExitStack) -> tuple[s
     address = f"{(folder / 'run.sqlite').absolute().as_uri()}?mode={mode}"
     if (journal := folder / "run.sqlite-journal").exists():  # SQLite deletes a file that is named in it
         raise ConfigError(f"{journal}: is not of arpo, which writes run.sqlite-wal; remove it")
+    if mode == "ro" and not (folder / "run.sqlite-wal").exists() and not os.access(folder, os.W_OK):
+        address += "&immutable=1"  # nobody writes, and SQLite could not make the files that it has beside it meanwhile
     db = opened.enter_context(contextlib.closing(sqlite3.connect(address, uri=True, isolation_level=None)))
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BLOB)
     db.execute("PRAGMA trusted_schema = OFF")
@@ -403,7 +405,8 @@ def _plain_errors(folder: Path) -> Iterator[None]:
             case sqlite3.SQLITE_FULL:
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder / "run.sqlite")) from None
             case sqlite3.SQLITE_IOERR | sqlite3.SQLITE_CANTOPEN:
-                raise OSError(errno.EIO, f"{error} (a full disk?)", str(folder / "run.sqlite")) from None
+                why = "a full disk?" if os.access(folder, os.W_OK) else "its folder may not be written to; copy it"
+                raise OSError(errno.EIO, f"{error} ({why})", str(folder / "run.sqlite")) from None
             case sqlite3.SQLITE_BUSY | sqlite3.SQLITE_LOCKED:
                 raise OSError(
                     errno.EBUSY, "another program holds it; end that, then again", str(folder / "run.sqlite")
