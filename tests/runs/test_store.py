@@ -30,6 +30,7 @@ from arpo.envs.base import Env, make, make_expert
 from arpo.envs.pool import LocalPool
 from arpo.errors import ConfigError
 from arpo.images import decode, observe, pixel_hash
+from arpo.runs import store
 from arpo.runs.lock import unwritten
 from arpo.runs.store import FORMAT, SCHEMA, Run
 from arpo.tasks.load import load_tasks
@@ -448,3 +449,23 @@ def test_a_run_that_may_not_be_written_to_can_be_read(left: tuple[str, ...], sai
     walls = ["bwrap", "--bind", "/", "/", "--dev", "/dev", "--ro-bind", str(folder), str(folder)]
     ran = subprocess.run([*walls, sys.executable, "-c", read, str(folder)], capture_output=True, text=True)
     assert said in (ran.stdout + ran.stderr).splitlines()[-1]
+
+
+def test_a_format_that_changes_while_a_run_is_opened_is_no_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Run.write(tmp_path, "").close()
+    with contextlib.closing(sqlite3.connect(tmp_path / "run.sqlite")) as db:
+        db.executescript("DROP TABLE times; PRAGMA user_version = 1;")
+    look = store._refuse_other_tables
+
+    def after_a_writer(folder: Path, db: sqlite3.Connection, version: int) -> None:
+        monkeypatch.setattr(store, "_refuse_other_tables", look)
+        Run.write(folder, "").close()
+        look(folder, db, version)
+
+    monkeypatch.setattr(store, "_refuse_other_tables", after_a_writer)
+    with Run.read(tmp_path) as run:
+        assert run.rows("SELECT * FROM times") == []
+    with Run.read(tmp_path) as run:
+        assert run.rows("PRAGMA user_version") == [(FORMAT,)]

@@ -14,9 +14,9 @@
         …
 
 Each call is one transaction (`add` two: the time comes after the episode, which can do without). A writer that is
-killed loses the one under way and nothing else; after a power cut the
-last few may be gone too, the rest is whole (SQLite's write-ahead log, which wants a local disk). Screens are stored
-once, re-encoded without loss; fifteen steps at 448x280 take some 80 kB, all files counted: `pytest tests/runs -k disk`.
+killed loses the one under way and nothing else; after a power cut the last few may be gone too, the rest is whole
+(SQLite's write-ahead log, which wants a local disk). Screens are stored once, re-encoded without loss; fifteen steps
+at 448x280 take some 80 kB, all files counted: `pytest tests/runs -k disk`.
 
 A folder may come from somebody else. No link in it is followed (arpo.files), run.sqlite must have exactly the tables of
 SCHEMA, and all that is unpacked has a bound. What is wrong with it is one ConfigError.
@@ -158,6 +158,7 @@ class Run(contextlib.AbstractContextManager["Run"]):
             if version == 0:
                 raise ConfigError(f"{folder}: holds no run yet")
             _refuse_other_tables(folder, db, version)
+            db.execute("COMMIT")
             if version < FORMAT:  # an older arpo has kept no times
                 db.execute("PRAGMA temp_store = MEMORY")
                 db.execute(TIMES.replace("TABLE", "TEMP TABLE"))
@@ -365,6 +366,8 @@ def _connected(folder: Path, mode: str, opened: contextlib.ExitStack) -> tuple[s
     db.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, BLOB)
     db.execute("PRAGMA trusted_schema = OFF")
     _limit_work(folder, db)
+    if mode == "ro":
+        db.execute("BEGIN")  # until its tables were looked at: a writer may change the format in between
     (version,) = db.execute("PRAGMA user_version").fetchone()
     if version > FORMAT:
         raise ConfigError(f"{folder}: was written by a newer arpo (format {version}; this one knows {FORMAT})")
