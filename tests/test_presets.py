@@ -21,7 +21,7 @@ from arpo.training import memory, plan
 from arpo.types import Observation
 
 OSWORLD = Path(__file__).parents[2] / "shared" / "osworld"
-POCKET = ("pocket", "pocket-compare", "pocket-fixed", "pocket-fresh", "pocket-subset32")
+POCKET = ("pocket", "pocket-compare", "pocket-fixed", "pocket-fixed16", "pocket-fresh", "pocket-subset32")
 FILES = {
     "osworld-full": 128,
     "osworld-subset32": 32,
@@ -181,6 +181,9 @@ def test_fixed_and_fresh_starts_are_compared_on_the_same_tasks_and_budget(dry_ru
     assert fixed.with_values({"env.starts": "fresh"}) == fresh
     other = {"tasks.source": "seldom", "train.env_steps": 15_000, "eval.trials": 4, "eval.held_out": 32}
     assert fresh == usual.with_values(other)
+    half = {"tasks.source": "seldom16", "train.env_steps": 7_500, "eval.held_out": 16}
+    speed = {"train.n_envs": 32, "eval.n_envs": 32, "train.save_every": 10}
+    assert load_config("pocket-fixed16", []) == fixed.with_values(half | speed)
     told = {name: dry_run(name)[1] for name in ("pocket-fixed", "pocket-fresh")}
     assert "128 episodes of train, 128 episodes of fresh, 128 episodes of heldout, " in told["pocket-fixed"]
     assert "# a task always begins with the same screen; train: judged there, fresh: the " in told["pocket-fixed"]
@@ -332,7 +335,7 @@ SUBSET = {"train.checkpointing": None, "train.freeze_vision": True, "train.micro
 @pytest.mark.parametrize(
     ("preset", "own"),
     [
-        ("osworld-1gpu", SUBSET | {"train.keep": 1}),
+        ("osworld-1gpu", SUBSET | {"train.keep": 1, "train.moments": "8bit"}),
         ("osworld-1gpu-lora", SUBSET | {"train.lora_rank": 16, "train.lr": 1e-5}),
     ],
 )

@@ -1,4 +1,4 @@
-"""The lists `demo`, `compare` and `seldom` in the package are what their rules choose from what `base` solves."""
+"""The lists `demo`, `compare`, `seldom` and `seldom16` are what their rules choose from what `base` solves."""
 
 import json
 from pathlib import Path
@@ -33,6 +33,8 @@ def test_the_list_for_fixed_starts_has_what_is_solved_once_or_twice_there_the_sh
     fixed = {"shell-open-000": 1, "files-rename-000": 2, "shell-open-001": 3, "shell-open-002": 0}
     assert lists.choose({}, fixed)["seldom"] == ["shell-open-000", "files-rename-000"]
     assert len(task_list("seldom")) > 1 and sum(map(len, task_list("seldom").values())) == 32
+    many = {task: 1 for task in _listed("seldom")}
+    assert lists.choose({}, many)["seldom16"] == lists.choose({}, many)["seldom"][:16]
 
 
 def _listed(name: str) -> list[str]:

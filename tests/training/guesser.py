@@ -62,16 +62,19 @@ def settings(algorithm: dict[str, Any] | None = None, **train: Any) -> Config:
     return Config.model_validate({"algorithm": {"name": "grpo", "group": 2} | (algorithm or {}), "train": few | train})
 
 
-def train_in(folder: Path, model: Path, config: Config) -> None:
-    """Make the updates that the run in this folder has not made yet."""
+def train_in(folder: Path, model: Path, config: Config, one_model: bool = False) -> None:
+    """Make the updates that the run in this folder has not made yet. `one_model`: engine and learner have the same."""
     engine = LocalEngine(load_checkpoint(model, "cpu"), max_context=2000)
     with Run.write(folder, to_yaml(config)) as run:
-        asyncio.run(train_with(engine, model, config, run))
+        asyncio.run(train_with(engine, model, config, run, one_model=one_model))
 
 
-async def train_with(engine: LocalEngine, model: Path, config: Config, run: Run, n_envs: int = 3) -> None:
+async def train_with(
+    engine: LocalEngine, model: Path, config: Config, run: Run, n_envs: int = 3, one_model: bool = False
+) -> None:
     algorithm = make_algorithm(config.algorithm, config.seed)
-    learner = LocalLearner(load_checkpoint(model, "cpu"), config, algorithm, engine.screens)
+    checkpoint = engine.checkpoint if one_model else load_checkpoint(model, "cpu")
+    learner = LocalLearner(checkpoint, config, algorithm, engine.screens)
     checkpoints = Checkpoints(run.folder / "checkpoints", config.train.keep, str(model))
     rollouts = rollouts_of(engine, config, run, n_envs)
     await train(config, run, rollouts, engine, learner, algorithm, checkpoints)

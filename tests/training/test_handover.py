@@ -13,20 +13,23 @@ from typing import Any
 
 import pytest
 import torch
-from guesser import settings
+from guesser import settings, train_in, train_with
 from torch import Tensor
 
 from arpo.algorithms.base import make_algorithm
+from arpo.config import load_config, to_yaml
 from arpo.engines.base import Weights
 from arpo.engines.local import LocalEngine
 from arpo.errors import EngineError
 from arpo.model.checkpoint import load_checkpoint, load_model
+from arpo.runs.store import Run
 from arpo.training import learner as learner_module
 from arpo.training import lora
 from arpo.training.base import LearnerError
 from arpo.training.checkpoint import Checkpoints
 from arpo.training.learner import LocalLearner
 from arpo.training.optimizer import Bf16AdamW, join
+from arpo.training.ranks import make_learner
 
 LONG = 60.0  # seconds after which nobody waits any more
 WAYS: dict[str, dict[str, Any]] = {
@@ -113,6 +116,67 @@ def test_screens_are_seen_anew_where_the_tower_was_trained_alone(guesser_folder:
         learn(learner, 0)
         asyncio.run(engine.load(1, learner.publish(tmp_path)))
         assert ("screen" in engine.screens._known) == frozen
+
+
+@pytest.mark.parametrize(
+    "changed, one",
+    [
+        ([], True),
+        (["train.freeze_vision=false", "algorithm.kl=0.1"], True),
+        (["train.lag=1"], False),  # it samples while weights change
+        (["train.lora_rank=2"], False),  # it has them merged
+    ],
+)
+def test_a_learner_takes_the_model_of_an_engine_that_waits_for_it(
+    changed: list[str], one: bool, guesser_folder: Path
+) -> None:
+    config = load_config(None, [f"train.model={guesser_folder}", "agent.device=cpu", *changed])
+    engine = LocalEngine(load_checkpoint(guesser_folder, "cpu"))
+    with make_learner(config, make_algorithm(config.algorithm, 0), engine) as learner:
+        assert isinstance(learner, LocalLearner) and (learner.model is engine.checkpoint.model) == one
+    with make_learner(config, make_algorithm(config.algorithm, 0)) as learner:  # of servers there is none to take
+        assert isinstance(learner, LocalLearner) and learner.model is not engine.checkpoint.model
+
+
+@pytest.mark.parametrize(
+    "algorithm, train",
+    [
+        ({}, {}),
+        ({"kl": 0.1}, {"freeze_vision": False}),  # the start's weights change places with them, the tower's too
+        ({"name": "ppo"}, {"rollout_tasks": 4, "optimizer_tasks": 2}),
+    ],
+)
+def test_one_model_for_both_changes_no_number(
+    algorithm: dict[str, Any], train: dict[str, Any], guesser_folder: Path, tmp_path: Path
+) -> None:
+    config = settings({"format_reward": 0.0, "group": 3} | algorithm, **train)
+    for name, updates in (("two", 3), ("one", 2), ("one", 3)):  # a run is resumed, too
+        stopped = config.with_values({"train.updates": updates})
+        train_in(tmp_path / name, guesser_folder, stopped, one_model=name == "one")
+    two, one = (tmp_path / folder for folder in ("two", "one"))
+    found = []
+    for folder in (two, one):
+        with Run.read(folder) as run:
+            found.append(
+                [{name: line[name] for name in line if name not in ("sample_s", "learn_s")} for line in run.metrics()]
+            )
+    assert found[0] == found[1] and len(found[0]) == 3
+    weights = [
+        dict(load_model(folder / "checkpoints" / "update-00003", "cpu").named_parameters()) for folder in (two, one)
+    ]
+    begun = dict(load_model(guesser_folder, "cpu").named_parameters())
+    assert equal(*weights) and not equal(weights[0], begun)
+
+
+def test_gradients_are_gone_after_an_update(guesser_folder: Path, tmp_path: Path) -> None:
+    """Of a 7B they are 15 GiB, and sampling is next."""
+    engine = LocalEngine(load_checkpoint(guesser_folder, "cpu"), max_context=2000)
+    config = settings({"format_reward": 0.0, "group": 3})
+    with Run.write(tmp_path, to_yaml(config)) as run:
+        asyncio.run(train_with(engine, guesser_folder, config, run, one_model=True))
+    begun = dict(load_model(guesser_folder, "cpu").named_parameters())
+    here = dict(engine.checkpoint.model.named_parameters())
+    assert not equal(here, begun) and all(weight.grad is None for weight in here.values())
 
 
 def test_weights_that_do_not_fit_are_named(guesser_folder: Path, tmp_path: Path) -> None:

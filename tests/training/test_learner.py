@@ -98,12 +98,18 @@ def checkpoint(guesser_folder: Path) -> Checkpoint:
 
 
 class Pupil(LocalLearner):
-    """A learner that is shown the screens of these episodes."""
+    """A learner that is shown the screens of these episodes. `left`: the gradients of its last step, by name."""
 
     def __init__(self, checkpoint: Checkpoint, played: Played, config: Config) -> None:
         super().__init__(checkpoint, config, make_algorithm(config.algorithm, config.seed), played.seen)
         self.shown = played.screens
         self._tested = True  # the self-test has tests of its own
+
+    def step(self, batch: Batch, screens: Any, old: Sequence[Tensor] = ()) -> Any:
+        done = super().step(batch, screens, old)
+        named = {name: weight.grad for name, weight in self.model.named_parameters()}
+        self.left = {name: gradient.clone() for name, gradient in named.items() if gradient is not None}
+        return done
 
     def learn(self, batches: Sequence[Batch]) -> dict[str, float]:
         self.learned = self.update(batches, self.shown)
@@ -133,14 +139,8 @@ def sampler_logprobs(samples: Sequence[Sample]) -> Tensor:
     return torch.tensor([value for sample in samples for value in sample.logprobs])
 
 
-def gradients(learner: LocalLearner, names: Sequence[str] = WATCHED) -> dict[str, Tensor]:
-    return {name: gradient_of(learner, name) for name in names}
-
-
-def gradient_of(learner: LocalLearner, name: str) -> Tensor:
-    gradient = learner.model.get_parameter(name).grad
-    assert gradient is not None, name
-    return gradient.clone()
+def gradients(learner: Pupil, names: Sequence[str] = WATCHED) -> dict[str, Tensor]:
+    return {name: learner.left[name] for name in names}
 
 
 def assert_close(found: dict[str, Tensor], expected: dict[str, Tensor], share: float = 1e-3) -> None:
@@ -441,7 +441,7 @@ def test_a_frozen_tower_stays_as_it_is_and_another_moves(
     before = load_checkpoint(guesser_folder, "cpu").model.model.visual.state_dict()
     same = [torch.equal(before[name], weight) for name, weight in checkpoint.model.model.visual.state_dict().items()]
     assert all(same) if frozen else not any(same)
-    assert all((weight.grad is None) == frozen for weight in checkpoint.model.model.visual.parameters())
+    assert all((f"model.visual.{name}" in learner.left) != frozen for name in before)
 
 
 # Steps
@@ -473,7 +473,7 @@ def test_the_learning_rate_rises_over_the_first_steps(checkpoint: Checkpoint, pl
 def test_a_gradient_is_cut_to_the_bound_on_its_norm(checkpoint: Checkpoint, played: Played) -> None:
     learner = pupil(checkpoint, played, changed(grad_clip=0.01))
     norm = learner.learn(steps(played.samples[0]))["grad_norm"]
-    left = math.sqrt(sum(float((weight.grad**2).sum()) for weight in learner.parameters if weight.grad is not None))
+    left = math.sqrt(sum(float((gradient**2).sum()) for gradient in learner.left.values()))
     assert norm > 0.02 and left == pytest.approx(0.01, rel=1e-3)
 
 
@@ -577,7 +577,7 @@ def test_adapters_learn_what_the_merged_weights_would_have_to(
     learner = pupil(checkpoint, played, low_rank())
     a = learner.model.get_parameter(f"{name}.lora_A").clone()
     learner.learn(steps(played.samples[0]))
-    whole, b = gradient_of(bare, f"{name}.weight"), f"{name}.lora_B"
+    whole, b = bare.left[f"{name}.weight"], f"{name}.lora_B"
     assert_close(gradients(learner, [b]), {b: 2 * whole @ a.T})
 
 
@@ -603,9 +603,8 @@ def test_adapters_beside_weights_in_bf16_learn_what_they_would_in_fp32(guesser_f
         lora.restore(learner.model, _some_adapters(learner))
         learner.learn(steps(half.samples[0]))
         assert {weight.dtype for weight in learner.parameters} == {torch.float32}
-        learned = {name for name, weight in learner.model.named_parameters() if weight.grad is not None}
-        assert learned == {name for name, _ in learner.model.named_parameters() if ".lora_" in name}
-        found.append(torch.cat([weight.grad.flatten() for weight in learner.parameters if weight.grad is not None]))
+        assert learner.left.keys() == {name for name, _ in learner.model.named_parameters() if ".lora_" in name}
+        found.append(torch.cat([gradient.flatten() for gradient in learner.left.values()]))
     assert torch.nn.functional.cosine_similarity(found[0], found[1], dim=0) > 0.99
     assert float(found[0].norm()) == pytest.approx(float(found[1].norm()), rel=0.05)
 

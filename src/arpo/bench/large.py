@@ -51,6 +51,7 @@ from arpo.model.layout import lay_out
 from arpo.teaching.tiny import save_tokenizer
 from arpo.training.base import Batch
 from arpo.training.learner import LocalLearner
+from arpo.training.memory import one_model
 from arpo.types import Sample
 
 TRAJECTORY = 15  # turns
@@ -244,15 +245,16 @@ class Bench:
         self.say(trajectory_tokens=self.length)
 
     def learner(self, *settings: str) -> LocalLearner:
-        """With weights of its own, those of the engine."""
+        """As `arpo train` makes it: of the engine's model, or, where that cannot be, of a copy."""
         asyncio.run(self.work.engine.rest())
         self.free()
         config = load_config(None, ["algorithm.name=grpo", f"seed={self.seed}", *settings])
         source = self.work.engine.checkpoint
-        own = random_model(self.model, self.seed, fill=False)
-        own.load_state_dict(source.model.state_dict())
-        algorithm = make_algorithm(config.algorithm, config.seed)
-        return LocalLearner(Checkpoint(source.name, own, source.vocabulary), config, algorithm, None)
+        if not one_model(config):
+            own = random_model(self.model, self.seed, fill=False)
+            own.load_state_dict(source.model.state_dict())
+            source = Checkpoint(source.name, own, source.vocabulary)
+        return LocalLearner(source, config, make_algorithm(config.algorithm, config.seed), None)
 
     def lora(self) -> None:
         learner = self.learner(f"train.lora_rank={RANK}", "train.freeze_vision=true")

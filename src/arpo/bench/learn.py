@@ -39,7 +39,6 @@ from arpo.bench.envs import bar
 from arpo.bench.sample import Episode, Work
 from arpo.config import load_config
 from arpo.errors import ConfigError
-from arpo.model.checkpoint import load_checkpoint
 from arpo.model.layout import lay_out
 from arpo.training.base import Batch
 from arpo.training.learner import LocalLearner
@@ -147,7 +146,7 @@ class Bench:
         self.work = Work(model, size, episodes, turns, tokens, seed)
         config = load_config(None, ["algorithm.name=grpo"])
         algorithm = make_algorithm(config.algorithm, config.seed)
-        self.learner = LocalLearner(load_checkpoint(model), config, algorithm, self.work.engine.screens)
+        self.learner = LocalLearner(self.work.engine.checkpoint, config, algorithm, self.work.engine.screens)
         self.length = 0  # of an episode as one sequence, images spread out
         self.peer: Peer | None = None
         played = self.work.episodes(2, turns)

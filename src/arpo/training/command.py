@@ -200,8 +200,7 @@ class _Training:
     async def _run(self) -> dict[str, Any]:
         config, local = self.config, self.loaded.made.local
         algorithm = make_algorithm(config.algorithm, config.seed)
-        screens = local.screens if local else None
-        with make_learner(config, algorithm, screens) as learner:  # now: what it lacks is said first
+        with make_learner(config, algorithm, local) as learner:  # now: what it lacks is said first
             return await self._learn(learner, algorithm)
 
     async def _learn(self, learner: Learner, algorithm: Algorithm) -> dict[str, Any]:

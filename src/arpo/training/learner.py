@@ -143,6 +143,7 @@ class LocalLearner:
             norm, of_batch = self.step(batch, screens, old)
             norms.append(norm)
             seen.append(of_batch)
+        self.optimizer.zero_grad(set_to_none=True)  # of a 7B 15 GiB, which sampling needs
         self.version, self._midway = self.version + 1, False
         return norms, seen
 

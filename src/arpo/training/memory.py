@@ -239,6 +239,12 @@ def apart(config: Config, device: Device) -> bool:
     return servers(config) > 0 and (enough or bool(config.engine.servers))
 
 
+def one_model(config: Config) -> bool:
+    """Whether engine and learner are one model in memory: they take turns, and what is trained is what samples."""
+    local = config.engine.name == "local" and config.train.ranks == 1
+    return local and not config.train.lag and not config.train.lora_rank
+
+
 def of_a_server(config: Config, model: Shape, steps: int, device: Device) -> tuple[float, float]:
     """Bytes of its weights, and of the keys and values of the longest episode."""
     item = itemsize(config, model, device)
@@ -292,6 +298,7 @@ class _Plan:
         train, model, item, device = self.config.train, self.model, self.item, self.device
         n, here, weights = train.ranks, self.here, model.weights * item
         engine = not apart(self.config, device)
+        copy = engine and not one_model(self.config)
         trained = model.weights - train.freeze_vision * model.tower
         own, gradients, optimiser = 0.0, 1.0 * trained * item, trained * (8.0 if item == 4 else MASTERS[self.moments])
         if train.lora_rank:  # adapters are fp32
@@ -313,7 +320,7 @@ class _Plan:
             (2 * item + 4) * (2 * model.vocabulary * model.hidden + 2 * model.layer) if n > 1 else 0
         )  # as in fsdp.py
         learners = [
-            Row("the learner's weights", mine, mine),
+            Row("the weights of learner and engine" if engine and not copy else "the learner's weights", mine, mine),
             Row("its gradients", gradients / n, 0),
             Row(f"AdamW's {'masters and ' * (item == 2)}moments, {self.moments}", optimiser / n, optimiser / n),
             Row(f"activations of {self.tokens:,} tokens", activations, 0),
@@ -323,7 +330,7 @@ class _Plan:
         ]
         fixed = [
             *(Row(row.what, here * row.learning, here * row.sampling) for row in learners),
-            *([Row("the engine's weights", weights, weights)] if engine else []),
+            *([Row("the engine's weights", weights, weights)] if copy else []),
             Row("the vision tower at work", here * tower, looking * at_once * engine),
             *([Row("CUDA itself", CUDA * (1 + (n > 1)), CUDA * (1 + (n > 1)))] if device.cuda else []),
         ]

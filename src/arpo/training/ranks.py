@@ -44,12 +44,13 @@ from torch import Tensor
 from arpo.algorithms.base import Algorithm
 from arpo.config import Config
 from arpo.engines.base import Weights
-from arpo.engines.local.screens import Screens
+from arpo.engines.local.engine import LocalEngine
 from arpo.errors import ArpoError, ConfigError
 from arpo.machine import cores
 from arpo.model.checkpoint import find_device, load_configured
 from arpo.training.base import Batch, Learner, LearnerError, NotFinite, RanksLost, Update
 from arpo.training.learner import LocalLearner
+from arpo.training.memory import one_model
 from arpo.training.metrics import update_of
 from arpo.training.packing import shared_out
 from arpo.types import Observation
@@ -63,11 +64,12 @@ STORE = "ARPO_STORE"  # where ranks find each other; without it, as torchrun say
 
 
 @contextlib.contextmanager
-def make_learner(config: Config, algorithm: Algorithm, screens: Screens | None = None) -> Iterator[Learner]:
-    """The learner of a run. `screens`: of an engine in this process, for a learner in the same."""
+def make_learner(config: Config, algorithm: Algorithm, local: LocalEngine | None = None) -> Iterator[Learner]:
+    """The learner of a run. `local`: the engine, if it is in this process; it must not sample while weights change."""
     if config.train.ranks == 1:
-        checkpoint = load_configured(config.train.model, config.agent)
-        yield LocalLearner(checkpoint, config, algorithm, screens)
+        one = local is not None and one_model(config)
+        checkpoint = local.checkpoint if local and one else load_configured(config.train.model, config.agent)
+        yield LocalLearner(checkpoint, config, algorithm, local.screens if local else None)
     else:
         with contextlib.closing(Ranks(config, algorithm)) as ranks:
             yield ranks

@@ -175,6 +175,8 @@ def test_the_frozen_lists_hold_the_same_tasks_as_ever() -> None:
     """Figures depend on them: another digest here means that older ones cannot be compared with."""
     frozen = {split: [(task, get_task(task).setup) for task in ids(split)] for split in FROZEN}
     later = {"seldom": frozen.pop("seldom")}
+    assert set(ids("seldom16")) < set(ids("seldom"))
+    del frozen["seldom16"]
     digests = [hashlib.sha256(json.dumps(part, sort_keys=True).encode()).hexdigest() for part in (frozen, later)]
     assert digests == [
         "d664bc4917d5671a67d762f3b78634ceeca486addd8bdeb9e3c99da2813012d7",

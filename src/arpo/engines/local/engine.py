@@ -157,9 +157,9 @@ class LocalEngine:
     async def load(self, version: int, weights: Weights) -> None:
         """Go on with other weights of the same shapes. Turns that still wait will use the new ones.
 
-        Those of this process are copied from where they are. While files are read, turns go on with the old ones; only
-        the change itself waits for those under way. A checkpoint that cannot be used is a ConfigError, and the old
-        weights stay.
+        Those of this process are copied from where they are, if they are not the engine's own. While files are read,
+        turns go on with the old ones; only the change itself waits for those under way. A checkpoint that cannot be
+        used is a ConfigError, and the old weights stay.
         """
         if (tensors := weights.tensors) is None:
             place, dtype = weights.path(), self._model.lm_head.weight.dtype
@@ -422,15 +422,20 @@ class LocalEngine:
 
 @torch.no_grad()
 def _take_over(model: QwenVL, new: Iterable[tuple[str, Tensor]]) -> bool:
-    """Give a model other weights, one by one; returns whether those of the vision tower are what they were."""
+    """Give a model other weights, one by one; returns whether those of the vision tower are what they were.
+
+    Where they are the model's own, which a learner has changed in place, the tower is what it was if none trains it.
+    """
     old, same = dict(model.named_parameters()), True
     for name, weight in new:
         mine = old.pop(name)
         if mine.shape != weight.shape:
             raise EngineError(f"the local engine: {name} is {tuple(weight.shape)} there and {tuple(mine.shape)} here")
+        own = weight.data_ptr() == mine.data_ptr()
         if ".visual." in name:
-            same = same and torch.equal(weight.to(mine.device, mine.dtype), mine)
-        mine.copy_(weight)
+            same = same and (not mine.requires_grad if own else torch.equal(weight.to(mine.device, mine.dtype), mine))
+        if not own:
+            mine.copy_(weight)
     if old:
         raise EngineError(f"the local engine: got no {min(old)}")
     if mine.is_cuda:

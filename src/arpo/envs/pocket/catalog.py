@@ -8,7 +8,7 @@ than the lists name; their split is "extra". Some families have a dozen of them,
     heldout           further instances of the same families
     heldout_families  instances of ten other families
     subset32          a part of train, for small machines: the first instance of 32 families from all domains
-    demo, compare, seldom    parts of train: tasks that the agent `base` sometimes solves, by the rules in
+    demo, compare, seldom, seldom16    parts of train: tasks that the agent `base` sometimes solves, by the rules in
                       teaching/lists.py
 
 The lists are files in `lists/`. Figures depend on them, so what is in them stays. After a new family was written,
@@ -28,7 +28,7 @@ from arpo.envs.pocket.families.base import Params
 from arpo.errors import TaskError
 from arpo.types import Task
 
-SELECTED = ("demo", "compare", "seldom")  # by an agent's success
+SELECTED = ("demo", "compare", "seldom", "seldom16")  # by an agent's success
 SPLITS = ("train", "subset32", *SELECTED, "heldout", "heldout_families")
 LISTS = Path(__file__).parent / "lists"
 HELDOUT_FAMILIES = frozenset(
