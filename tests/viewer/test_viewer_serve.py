@@ -8,6 +8,7 @@ import socket
 import sqlite3
 import subprocess
 import sys
+import time
 import urllib.parse
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import pytest
 from viewer_runs import EVIL
 
 from arpo.errors import ConfigError
-from arpo.viewer.serve import FILES, Server, page_file
+from arpo.viewer.serve import FILES, HOST, MOST, Server, page_file
 from arpo.viewer.site import Site
 
 Serve = Callable[..., Server]
@@ -49,6 +50,27 @@ def texts(value: Any) -> list[str]:
 def test_it_answers_that_it_is_well(runs: Path, serve: Serve) -> None:
     status, _, body = ask(serve(runs / "training"), "/healthz")
     assert (status, body) == (200, b"ok")
+
+
+def test_more_connections_than_it_has_threads_for_are_closed_and_the_others_served(runs: Path, serve: Serve) -> None:
+    server = serve(runs / "training")
+    idle = [socket.create_connection((HOST, server.port), timeout=60) for _ in range(MOST)]
+    try:
+        with socket.create_connection((HOST, server.port), timeout=60) as one_more:
+            assert one_more.recv(1) == b""
+        idle[0].sendall(f"GET /healthz HTTP/1.1\r\nHost: {HOST}:{server.port}\r\n\r\n".encode())
+        assert idle[0].recv(12) == b"HTTP/1.1 200"
+    finally:
+        for connection in idle:
+            connection.close()
+    deadline = time.monotonic() + 60
+    while True:  # the threads of those that were closed end
+        try:
+            assert ask(server, "/healthz")[0] == 200
+            break
+        except (ConnectionError, http.client.HTTPException):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
 
 
 def test_it_serves_the_page_with_a_strict_policy(runs: Path, serve: Serve) -> None:

@@ -12,6 +12,7 @@ import secrets
 import signal
 import socketserver
 import sys
+import threading
 import urllib.parse
 from collections.abc import Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -26,6 +27,7 @@ from arpo.viewer.site import Site
 HOST = "127.0.0.1"
 LONGEST = 2000  # letters of an address
 SILENT_S = 30.0  # after which a connection without a request is closed
+MOST = 128  # connections at once, each with a thread; a browser opens six
 SCRIPTS = ("dom.js", "charts.js", "screen.js", "lists.js", "episode.js", "app.js")
 FILES = {"": "index.html", **{name: name for name in ("index.html", "style.css", "icon.svg", *SCRIPTS)}}
 KINDS = {
@@ -154,6 +156,7 @@ class Server(ThreadingHTTPServer):
 
     def __init__(self, site: Site, port: int) -> None:
         self.site, self.tag = site, f'"{secrets.token_hex(8)}"'
+        self._free = threading.BoundedSemaphore(MOST)
         try:
             super().__init__((HOST, port), Handler)
         except OverflowError:
@@ -174,6 +177,18 @@ class Server(ThreadingHTTPServer):
 
     def server_bind(self) -> None:
         socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the network for this machine's name
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        if self._free.acquire(blocking=False):
+            super().process_request(request, client_address)
+        else:
+            self.shutdown_request(request)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is no error."""

@@ -273,6 +273,20 @@ def test_an_engine_that_hangs_is_not_waited_for_without_end(
         container._watch.wait()
 
 
+def test_who_reads_our_output_does_not_wait_for_what_removes_a_machine(fake: Callable[[str], None]) -> None:
+    fake("[ $1 = run ] || exec sleep 600")
+    program = (
+        "import os\n"
+        "from arpo.envs.osworld import machine\n"
+        f"print(machine.Container(machine.{STANDIN!r})._watch.pid, flush=True)\n"
+        "os._exit(0)\n"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    out, _ = process.communicate(timeout=120)
+    assert (process.returncode, out.strip().isdigit()) == (0, True), out
+    os.killpg(int(out), signal.SIGKILL)  # it was still there
+
+
 def test_a_machine_that_comes_long_after_its_owners_end_is_removed(fake: Callable[[str], None], tmp_path: Path) -> None:
     fake(f'echo >>{tmp_path}/tries; [ $(wc -l <{tmp_path}/tries) -lt 15 ] || echo "$3"')
     subprocess.run(["sh", "-c", machine.REMOVE, "one"], stdin=subprocess.DEVNULL, check=True)

@@ -93,6 +93,8 @@ class Container:
         self._watch = subprocess.Popen(
             ["sh", "-c", REMOVE, self.id],
             stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,  # not ours: who reads that would wait for it too
+            stderr=subprocess.DEVNULL,
             start_new_session=True,  # Ctrl-C is not for it
         )
         assert self._watch.stdin is not None
