@@ -335,7 +335,7 @@ SUBSET = {"train.checkpointing": None, "train.freeze_vision": True, "train.micro
 @pytest.mark.parametrize(
     ("preset", "own"),
     [
-        ("osworld-1gpu", SUBSET | {"train.keep": 1, "train.moments": "8bit"}),
+        ("osworld-1gpu", SUBSET | {"train.keep": 1}),
         ("osworld-1gpu-lora", SUBSET | {"train.lora_rank": 16, "train.lr": 1e-5}),
     ],
 )

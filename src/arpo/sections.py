@@ -319,7 +319,7 @@ class TrainConfig(Section):
         None, "compute activations again for the gradient instead of keeping them; null: those that do not fit"
     )
     moments: Literal["auto", "fp32", "8bit"] = setting(
-        "auto", "how AdamW keeps its moments of bfloat16 weights; auto: fp32 if that fits into memory, else 8bit"
+        "auto", "how AdamW keeps its moments of bfloat16 weights; auto: fp32 if there is ample memory, else 8bit"
     )
     ranks: int = setting(1, "processes that share the learning by FSDP2; on GPUs each has one", ge=1, le=1024)
     rank_resource: str | None = setting(

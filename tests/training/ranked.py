@@ -107,7 +107,11 @@ def compare(folder: Path, played: Played, kind: str) -> list[dict[str, Any]]:
     now, theirs = (torch.cat(learner.logprobs(samples, played.screens)) for learner in (one, rank))
     moved = {"moved": float((now - before).abs().mean()), "apart": float((now - theirs).abs().mean())}
     largest = float((now - theirs).abs().max())
-    return [*found, {"kind": kind, "batch": "after updates", "norms": norms, "logprobs": largest, **moved}]
+    held = sum(weight.grad is not None for weight in rank.model.parameters())  # gradients, when sampling is next
+    return [
+        *found,
+        {"kind": kind, "batch": "after updates", "norms": norms, "logprobs": largest, "held": held, **moved},
+    ]
 
 
 if __name__ == "__main__":

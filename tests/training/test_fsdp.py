@@ -67,6 +67,7 @@ def test_two_ranks_have_the_losses_and_gradients_of_one_process(tmp_path: Path) 
             assert ours == pytest.approx(theirs, rel=0.1 if coarse else 1e-3), one
             # How far the farthest token of a coarse one gets is the processor's to say.
             assert one["apart"] < 0.5 * one["moved"] if coarse else one["logprobs"] < 5e-3, one
+            assert one["held"] == 0, one
             continue
         assert one["losses"][0] == pytest.approx(one["losses"][1], abs=1e-4), one
         assert one["logprobs"] < (0.05 if coarse else 1e-4) and one["compared"] > 30, one

@@ -211,8 +211,10 @@ def test_the_presets_for_one_gpu_fit_where_they_say_they_do() -> None:
 
 
 def test_moments_are_fp32_where_that_fits_and_what_the_settings_say_where_they_do() -> None:
-    assert needs_of(Device("cuda", 280 * GIB), "train.moments=auto", preset="osworld-1gpu").moments == "fp32"
-    assert needs_of(Device("cuda", 110 * GIB), "train.moments=auto", preset="osworld-1gpu").moments == "8bit"
+    assert needs_of(Device("cuda", 280 * GIB), preset="osworld-1gpu").moments == "fp32"
+    exact, chosen = (needs_of(H200, *asked, preset="osworld-1gpu") for asked in (["train.moments=fp32"], []))
+    assert exact.fits and chosen.moments == "8bit"  # else most layers would be computed again
+    assert chosen.recompute.layers < exact.recompute.layers and chosen.episodes > exact.episodes
     assert needs_of(Device("cuda", 280 * GIB), "train.moments=8bit", preset="osworld-1gpu").moments == "8bit"
     cramped = needs_of(Device("cuda", 110 * GIB), "train.moments=fp32", preset="osworld-1gpu")
     assert (cramped.moments, cramped.fits) == ("fp32", False)

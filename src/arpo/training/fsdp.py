@@ -107,7 +107,9 @@ class RankLearner(LocalLearner):
         self, batches: Sequence[Batch], screens: Mapping[str, Observation]
     ) -> tuple[list[float], list[list[Seen]]]:
         self._owners = shared_out(batches, screens, self.model.sight, self.ranks)
-        return super().take_steps(batches, screens)
+        done = super().take_steps(batches, screens)
+        self.model.zero_grad(set_to_none=True)  # the optimiser has parts of its own of the same memory
+        return done
 
     def gradient(self, batch: Batch, screens: Mapping[str, Observation], old: Sequence[Tensor] = ()) -> list[Seen]:
         self.model.zero_grad(set_to_none=True)

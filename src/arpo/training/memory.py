@@ -97,6 +97,9 @@ class Needs:
     def fits(self) -> bool:
         return max(self.learning, self.sampling) <= self.device.free
 
+    def as_quick_as(self, other: "Needs") -> bool:
+        return self.recompute.layers <= other.recompute.layers and self.episodes >= other.episodes
+
     @property
     def hopeless(self) -> bool:
         return self.least > CLEARLY * self.device.free
@@ -256,15 +259,15 @@ def _episode_bytes(config: Config, model: Shape, steps: int, item: int, reply: i
 
 
 def estimate(config: Config, model: Shape, steps: int, device: Device) -> Needs:
-    """The best use of the device: AdamW's moments in fp32 if that fits, and as little recomputed as fits."""
+    """The best use of the device: as little recomputed as fits, and moments in fp32 where they do not change that."""
     ways = ("fp32", "8bit") if config.train.moments == "auto" else (config.train.moments,)
     if itemsize(config, model, device) == 4 or config.train.lora_rank:
         ways = ("fp32",)
     plans = [_Plan(config, model, steps, device, moments) for moments in ways]
     least = min(plan.most_recomputed().least for plan in plans)
-    fitting = (plan.least_recomputed() for plan in plans)
-    needs = next((needs for needs in fitting if needs.fits), plans[-1].most_recomputed())
-    return dataclasses.replace(needs, least=least)
+    finest, *_, smallest = (plan.least_recomputed() for plan in (*plans, plans[-1]))
+    best = finest if finest.fits and finest.as_quick_as(smallest) else smallest
+    return dataclasses.replace(best if best.fits else plans[-1].most_recomputed(), least=least)
 
 
 class _Plan:

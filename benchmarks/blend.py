@@ -1,0 +1,136 @@
+"""Between the agent that training began with and the trained one: what is kept of either, as weights are mixed.
+
+    python benchmarks/blend.py runs/fixed16 --method arpo --shares 0.5 --jobs 2     # of an ended comparison
+    python benchmarks/blend.py runs/fixed16 --method arpo --shares 0.25,0.5,0.75 --jobs 2 --seeds 4
+
+A share of 1 is the trained agent, 0 the base. Each mix is judged as the runs of the comparison were: on the same tasks,
+A share of 1 is the trained agent, 0 the base. Each mix is judged as the runs of the comparison were: the same tasks,
+split with its interval, and the differences to the base and to the trained agent, in points.
+"""
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from arpo.bench.compare import Finished
+from arpo.bench.compare_table import table_of
+from arpo.config import Config, load_config
+from arpo.evaluation.compare import Estimate, difference, estimate
+from arpo.model.checkpoint import load_model, save_model
+from arpo.runs.checkpoints import checkpoints_in
+from arpo.tasks.kept import kept_tasks
+from arpo.tasks.load import FRESH
+from arpo.training.command import run_training
+
+LEFT_OUT = "heldout_families"  # of which neither agent solves any: a third of the time for nothing
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("folder", type=Path, help="a comparison's")
+    parser.add_argument("--method", default="arpo")
+    parser.add_argument("--shares", default="0.5")
+    parser.add_argument("--seeds", type=int, help="the first of them; without it all")
+    parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)  # a run and a share, in a process of its own
+    given = parser.parse_args()
+    if given.one:
+        return judge(given.folder, given.one[0], float(given.one[1]))
+    shares = [float(share) for share in given.shares.split(",")]
+    if not all(0 < share < 1 for share in shares):
+        parser.error("--shares are between 0 and 1")
+    results = json.loads((given.folder / "results.json").read_text())
+    seeds = results["seeds"][: given.seeds]
+    runs = [f"{given.method}-{seed}" for seed in seeds]
+    with ThreadPoolExecutor(given.jobs) as pool:
+        list(pool.map(lambda job: start(given.folder, *job), [(run, share) for share in shares for run in runs]))
+    base = [f"base-{seed}" for seed in seeds]
+    print(json.dumps(compared(given.folder, base, runs, shares), indent=1))
+
+
+def start(folder: Path, run: str, share: float) -> None:
+    done = subprocess.run(
+        [sys.executable, __file__, str(folder), "--one", run, str(share)],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        stdout=subprocess.DEVNULL,
+    )
+    if done.returncode:
+        sys.exit(f"{run}, {share}: failed")
+
+
+def judge(folder: Path, run: str, share: float) -> None:
+    """A training without an update: the agent that it begins with is judged."""
+    out = place(folder, run, share)
+    if (out / "summary.json").exists():
+        return
+    config = load_config(str(folder / run / "config.yaml"), [])
+    tasks = kept_tasks(folder / run, config)
+    assert tasks is not None
+    kept = {split: part for split, part in tasks.items() if split != LEFT_OUT}
+    with tempfile.TemporaryDirectory() as model:
+        mix(config, folder / run, share, Path(model))
+        run_training(config.with_values({"run_dir": out, "train.model": model, "train.updates": 0}), kept)
+
+
+def mix(config: Config, run: Path, share: float, out: Path) -> None:
+    trained = checkpoints_in(run / "checkpoints")[-1]
+    model, begun = (load_model(one, "cpu", torch.float32) for one in (trained, config.train.model))
+    with torch.no_grad():
+        for weight, before in zip(model.parameters(), begun.parameters(), strict=True):
+            weight.lerp_(before, 1 - share)
+    for name in ("config.json", "generation_config.json", "prompt.txt", "tokenizer.json", "tokenizer_config.json"):
+        shutil.copy(trained / name, out)
+    save_model(model, out)
+
+
+def place(folder: Path, run: str, share: float) -> Path:
+    return folder / "blend" / f"{run}-{share:g}"
+
+
+def compared(folder: Path, base: list[str], runs: list[str], shares: list[float]) -> dict[str, Any]:
+    splits = {split for split, _ in rates_of(place(folder, runs[0], shares[0]))}
+    results: dict[str, Any] = {"runs": runs}
+    for split in sorted(splits):
+        before, trained = (rates(split, [folder / run for run in of]) for of in (base, runs))
+        results[split] = {"base": points(estimate(before)), "trained": points(estimate(trained))}
+        for share in shares:
+            mixed = rates(split, [place(folder, run, share) for run in runs])
+            results[split][f"{share:g}"] = {
+                "success": points(estimate(mixed)),
+                "over_base": points(difference(mixed, before)),
+                "over_trained": points(difference(mixed, trained)),
+            }
+    return results
+
+
+def rates(split: str, folders: list[Path]) -> Any:
+    return table_of([dict(rates_of(one))[split] for one in folders])
+
+
+def rates_of(folder: Path) -> list[tuple[str, dict[str, float]]]:
+    """Of each split the success on each task, as far as the run was judged on it."""
+    run = Finished.read(folder)
+    tasks = json.loads((folder / "tasks.json").read_text())
+    found = []
+    for split, part in tasks.items():
+        if split != LEFT_OUT:
+            success = run.rates if split != "train" or FRESH not in tasks else run.fixed_rates
+            found.append((split, {task["id"]: success[task["id"]] for task in part}))
+    return found
+
+
+def points(one: Estimate) -> dict[str, float]:
+    return {"mean": 100 * one.mean, "low": 100 * one.ci95[0], "high": 100 * one.ci95[1]}
+
+
+if __name__ == "__main__":
+    main()
