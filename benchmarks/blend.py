@@ -11,7 +11,6 @@ split with its interval, and the differences to the base and to the trained agen
 import argparse
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -19,13 +18,11 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from arpo.bench.compare import Finished
 from arpo.bench.compare_table import table_of
-from arpo.config import Config, load_config
+from arpo.config import load_config
 from arpo.evaluation.compare import Estimate, difference, estimate
-from arpo.model.checkpoint import load_model, save_model
+from arpo.export.command import export_checkpoint
 from arpo.runs.checkpoints import checkpoints_in
 from arpo.tasks.kept import kept_tasks
 from arpo.tasks.load import FRESH
@@ -76,20 +73,10 @@ def judge(folder: Path, run: str, share: float) -> None:
     tasks = kept_tasks(folder / run, config)
     assert tasks is not None
     kept = {split: part for split, part in tasks.items() if split != LEFT_OUT}
-    with tempfile.TemporaryDirectory() as model:
-        mix(config, folder / run, share, Path(model))
-        run_training(config.with_values({"run_dir": out, "train.model": model, "train.updates": 0}), kept)
-
-
-def mix(config: Config, run: Path, share: float, out: Path) -> None:
-    trained = checkpoints_in(run / "checkpoints")[-1]
-    model, begun = (load_model(one, "cpu", torch.float32) for one in (trained, config.train.model))
-    with torch.no_grad():
-        for weight, before in zip(model.parameters(), begun.parameters(), strict=True):
-            weight.lerp_(before, 1 - share)
-    for name in ("config.json", "generation_config.json", "prompt.txt", "tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(trained / name, out)
-    save_model(model, out)
+    with tempfile.TemporaryDirectory() as made:
+        model = Path(made) / "model"
+        export_checkpoint(checkpoints_in(folder / run / "checkpoints")[-1], model, share, config.train.model)
+        run_training(config.with_values({"run_dir": out, "train.model": str(model), "train.updates": 0}), kept)
 
 
 def place(folder: Path, run: str, share: float) -> Path:

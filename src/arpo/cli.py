@@ -356,8 +356,14 @@ def export(
     ] = False,
     solved: Annotated[bool, typer.Option("--solved", help="Only episodes that solved their task.")] = False,
     model: Annotated[
-        str | None, typer.Option(help="Who played, where the run does not tell: a checkpoint's folder or a hub name.")
+        str | None,
+        typer.Option(
+            help="Who played, where the run does not tell: a checkpoint's folder or a hub name. Of --share: base."
+        ),
     ] = None,
+    share: Annotated[
+        float, typer.Option(help="Of an agent: so much of the way to it from --model, with which its training began.")
+    ] = 1.0,
 ) -> None:
     """Write a run's episodes or its agent for other programs.
 
@@ -372,15 +378,18 @@ def export(
       arpo export runs/trials episodes --model owner/name    an evaluation of a model from the hub
       arpo export runs/first agent --checkpoint              its best checkpoint
       arpo export runs/first/checkpoints/update-00012 agent --checkpoint
+      arpo export runs/first agent --checkpoint --share 0.5  less was learned, and less forgotten
     """
     from arpo.errors import ConfigError
     from arpo.export.command import export_checkpoint, export_episodes
 
     if not checkpoint:
+        if share != 1.0:
+            raise ConfigError("--share: is of an agent; add --checkpoint")
         return export_episodes(run, folder, solved, model)
-    if solved or model is not None:
-        raise ConfigError("--checkpoint: takes neither --solved nor --model, which are about episodes")
-    export_checkpoint(run, folder)
+    if solved or (model is not None and share == 1.0):
+        raise ConfigError("--checkpoint: takes no --solved, which is about episodes, and --model only with --share")
+    export_checkpoint(run, folder, share, model or "base")
 
 
 app.command()(compare)

@@ -335,4 +335,10 @@ def test_a_folder_without_a_run_is_one_line(
     assert error_of(capsys, monkeypatch, tmp_path, tmp_path / "out") == f"error: {tmp_path}: holds no run"
     assert "is no run, and no checkpoint" in error_of(capsys, monkeypatch, tmp_path, tmp_path / "out", "--checkpoint")
     both = error_of(capsys, monkeypatch, tmp_path, tmp_path / "out", "--checkpoint", "--solved")
-    assert both.startswith("error: --checkpoint: takes neither")
+    assert both.startswith("error: --checkpoint: takes no --solved")
+    model = error_of(capsys, monkeypatch, tmp_path, tmp_path / "out", "--checkpoint", "--model", "base")
+    assert model.endswith("and --model only with --share")
+    share = error_of(capsys, monkeypatch, tmp_path, tmp_path / "out", "--share", "0.5")
+    assert share == "error: --share: is of an agent; add --checkpoint"
+    far = error_of(capsys, monkeypatch, tmp_path, tmp_path / "out", "--checkpoint", "--share", "2")
+    assert far == "error: --share 2: must be more than 0 and at most 1"

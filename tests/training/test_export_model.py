@@ -104,6 +104,45 @@ def test_transformers_computes_what_the_agent_computes(run: Path, exported: Path
     assert torch.equal(mine[finite], before[finite]) is not learned
 
 
+def test_a_mix_lies_between_what_training_began_with_and_what_it_made(run: Path, tmp_path: Path) -> None:
+    begun = run.parent / "guesser"
+    model_of(run, "guesser with weights 0")
+    trained = best_in(run / "checkpoints")
+    command.export_checkpoint(run, tmp_path / "mix", 0.25, str(begun))
+    before, after, mix = (
+        dict(load_checkpoint(one, "cpu").model.named_parameters()) for one in (begun, trained, tmp_path / "mix")
+    )
+    assert before.keys() == mix.keys()
+    for name, weight in mix.items():
+        assert torch.allclose(weight, 0.75 * before[name] + 0.25 * after[name], atol=1e-6), name
+    assert any(not torch.equal(weight, before[name]) for name, weight in mix.items())
+    card = (tmp_path / "mix" / "README.md").read_text()
+    assert "Its weights lie 25% of the way from" in card and "It was not judged; what was mixed for it was." in card
+    names = {path.name for path in (tmp_path / "mix").iterdir()}
+    command.export_checkpoint(run, tmp_path / "whole", 1.0, str(begun))
+    assert names == {path.name for path in (tmp_path / "whole").iterdir()}
+    AutoModelForImageTextToText.from_pretrained(tmp_path / "mix")
+
+
+def test_a_mix_with_another_model_than_training_began_with_is_refused(run: Path, tmp_path: Path) -> None:
+    model_of(run, "guesser with weights 0")
+    with pytest.raises(ConfigError, match=r"--model base: .* began with guesser with weights 0; name that one"):
+        command.export_checkpoint(run, tmp_path / "mix", 0.5)
+    model_of(run, "base with weights 0")  # it lies
+    with pytest.raises(ConfigError, match="model="):
+        command.export_checkpoint(run, tmp_path / "mix", 0.5)
+    for share in (0.0, -1.0, 1.5, float("nan")):
+        with pytest.raises(ConfigError, match="must be more than 0 and at most 1"):
+            command.export_checkpoint(run, tmp_path / "mix", share, str(run.parent / "guesser"))
+    assert not list(tmp_path.glob("mix*"))
+
+
+def model_of(run: Path, identity: str) -> None:
+    """As `arpo train` notes it."""
+    with Run.write(run, (run / "config.yaml").read_text()) as stored:
+        stored.note("model", identity)
+
+
 def test_the_folder_holds_what_loads_it_and_nothing_that_only_resumes(exported: Path) -> None:
     names = {path.name for path in exported.iterdir()}
     assert names == {

@@ -74,8 +74,8 @@ agent saw letters, but a tokenizer that is given these messages makes the token 
 {_block(_settings(config))}"""
 
 
-def of_model(place: Path, config: Config) -> str:
-    """The card of a model."""
+def of_model(place: Path, config: Config, share: float = 1.0) -> str:
+    """The card of a model. `share`: how far its weights lie on the way from what training began with."""
     base = config.train.model
     hub = re.fullmatch(r"[\w.-]+/[\w.-]+", base) is not None and not Path(base).exists()
     head: dict[str, Any] = {"library_name": "transformers", "pipeline_tag": "image-text-to-text"}
@@ -83,6 +83,10 @@ def of_model(place: Path, config: Config) -> str:
     head |= {"license": "apache-2.0"} if base == "base" else {}
     known = base if hub or base == "base" else Path(base).name
     licence = "" if base == "base" else "\nIts licence is that of the model that it began with.\n"
+    mixed = f"\n- Its weights lie {share:.0%} of the way from what it began as to what was trained" if share < 1 else ""
+    success = (
+        "It was not judged; what was mixed for it was. To judge it: `arpo eval DIR`.\n" if mixed else _success(place)
+    )
     return f"""{_head(head)}
 # {code(place.parent.parent.resolve().name)}, {place.name}
 
@@ -90,12 +94,12 @@ An agent that uses a computer by screenshots, trained by reinforcement learning 
 ([ARPO](https://arxiv.org/abs/2505.16282)).
 
 - It began as: {code(known)}{", the agent that comes with arpo" if base == "base" else ""}
-- Method: {code(config.algorithm.name)}; updates made: {int(place.name.removeprefix("update-"))}
+- Method: {code(config.algorithm.name)}; updates made: {int(place.name.removeprefix("update-"))}{mixed}
 - The computer that it was trained on: {code(config.env.name)}, {config.env.size[0]}x{config.env.size[1]} pixels
 {licence}
 ## How good it is
 
-{_success(place)}
+{success}
 ## Load it
 
     from transformers import AutoModelForImageTextToText, AutoProcessor

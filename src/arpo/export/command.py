@@ -45,18 +45,29 @@ def export_episodes(folder: Path, out: Path, solved: bool = False, model: str | 
     Console(highlight=False).print(f"{out}: {table}. Its README.md says how to load it.", markup=False, soft_wrap=True)
 
 
-def export_checkpoint(place: Path, out: Path) -> None:
-    """Write a checkpoint as a model's folder: of a run its best one, or one of its checkpoints by its own folder."""
-    from arpo.export.model import write_model
+def export_checkpoint(place: Path, out: Path, share: float = 1.0, begun: str = "base") -> None:
+    """Write a checkpoint as a model's folder: of a run its best one, or one of its checkpoints by its own folder.
+
+    `share`: so much of the way to it from the model `begun`, which training began with.
+    """
+    from arpo.export.model import Mix, write_model
+
+    if not 0 < share <= 1:
+        raise ConfigError(f"--share {share:g}: must be more than 0 and at most 1")
+    mix = Mix(begun, share) if share < 1 else None
 
     chosen = Path(find_model(str(place)))
     folder = chosen.parent.parent  # of the run
     if chosen not in checkpoints_in(chosen.parent) or not (folder / "config.yaml").is_file():
         raise ConfigError(f"{place}: is no run, and no checkpoint of one (RUN/checkpoints/update-00012)")
     config = stored_settings(folder)
+    if mix is not None:
+        with Run.read(folder) as run:
+            if not (known := run.fact("model") or "").startswith(f"{Path(begun).resolve().name} with "):
+                raise ConfigError(f"--model {begun}: {folder} began with {known or 'another'}; name that one")
     with new_folder(out) as part:
-        write_model(chosen, config, part)
-        (part / "README.md").write_text(cards.of_model(chosen, config), encoding="utf-8")
+        write_model(chosen, config, part, mix)
+        (part / "README.md").write_text(cards.of_model(chosen, config, share), encoding="utf-8")
     Console(highlight=False).print(
         f"{out}: the checkpoint {chosen.name}. Its README.md says how to load it.", markup=False, soft_wrap=True
     )

@@ -1,7 +1,7 @@
 """A checkpoint as a model's folder that transformers, vLLM and others load.
 
-Its weights are in their form already, those of LoRA merged: they are copied. Added is what arpo has in its code: how
-images are prepared, and how a chat looks.
+Its weights are in their form already, those of LoRA merged: they are copied, or mixed with those that training began
+with. Added is what arpo has in its code: how images are prepared, and how a chat looks.
 
 Left out is what only resumes a training (optimizer.*, state.json). No file that names code is written: the checkpoint
 may come from somebody else.
@@ -9,8 +9,12 @@ may come from somebody else.
 
 import json
 import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from arpo.agent.actions import Finish
 from arpo.agent.dialects.base import Dialect, flatten, make_dialect
@@ -18,8 +22,16 @@ from arpo.config import Config
 from arpo.errors import ConfigError
 from arpo.export.messages import END, messages_of
 from arpo.files import read_bytes
-from arpo.model.checkpoint import empty_model, load_vocabulary
+from arpo.model.checkpoint import (
+    empty_model,
+    fill_weights,
+    find_checkpoint,
+    load_vocabulary,
+    refuse_unfit,
+    save_model,
+)
 from arpo.model.processor import processor_files
+from arpo.model.qwen import QwenVL
 from arpo.types import Observation
 from arpo.vocabulary import Vocabulary
 
@@ -65,11 +77,23 @@ TEMPLATE = r"""
 """
 
 
-def write_model(place: Path, config: Config, folder: Path) -> None:
-    """All but the card. ConfigError where the checkpoint is not whole."""
-    model = empty_model(place)
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """Weights on the straight way from one model to another."""
+
+    begun: str  # the model that training began with
+    share: float  # of the way to the trained one
+
+
+def write_model(place: Path, config: Config, folder: Path, mix: Mix | None = None) -> None:
+    """All but the card. ConfigError where the checkpoint is not whole, or `mix` names a model of another shape."""
+    dtype = None if config.agent.dtype == "auto" else getattr(torch, config.agent.dtype)
+    model = empty_model(place, dtype=dtype)
     vocabulary = load_vocabulary(place, model.config)
-    for file in sorted(place.glob("*.safetensors*")):
+    if mix is not None:
+        refuse_unfit(model, mix.begun)
+        save_model(model, folder, mixed(model, place, mix))
+    for file in sorted(place.glob("*.safetensors*")) if mix is None else ():
         if not file.name.startswith("optimizer"):
             shutil.copy(file, folder / file.name)
     shutil.copy(place / "tokenizer.json", folder)
@@ -87,6 +111,16 @@ def write_model(place: Path, config: Config, folder: Path) -> None:
         shutil.copy(own, folder)
     if renders(dialect, vocabulary):
         (folder / TEMPLATE_FILE).write_text(TEMPLATE, encoding="utf-8")
+
+
+def mixed(model: QwenVL, place: Path, mix: Mix) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each weight of the model by name, one by one: two of a 7B would not fit into many a memory."""
+    places = (find_checkpoint(mix.begun), place)
+    for name, weight in model.named_parameters():
+        before, after = torch.empty(weight.shape), torch.empty(weight.shape)
+        for where, part in zip(places, (before, after), strict=True):
+            fill_weights(where, {name: part})
+        yield name, before.lerp_(after, mix.share).to(weight.dtype)
 
 
 def renders(dialect: Dialect, vocabulary: Vocabulary) -> bool:
