@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from arpo import api, cli
+from arpo.agent.dialects.base import DIALECTS
 from arpo.algorithms.base import METHODS
 from arpo.config import AlgorithmConfig, known_keys
+from arpo.engines.base import ENGINES
 from arpo.envs import listing
+from arpo.envs.base import BACKENDS
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,6 +56,8 @@ def test_the_picture_of_the_architecture_names_files_that_are_there() -> None:
     named = set(re.findall(r"[\w/]+\.py", picture))
     assert len(named) > 10
     assert [name for name in named if not (ROOT / "src" / "arpo" / name).is_file()] == []
+    told = set(re.findall(r"[\w+]+", " ".join(re.findall(r">([^<]+)<", picture))))
+    assert {*BACKENDS, *DIALECTS, *ENGINES, *METHODS} <= told, "what stands behind the doors"
 
 
 def test_every_link_leads_to_a_file() -> None:
