@@ -3,9 +3,10 @@
     python benchmarks/blend.py runs/fixed16 --method arpo --shares 0.5 --jobs 2     # of an ended comparison
     python benchmarks/blend.py runs/fixed16 --method arpo --shares 0.25,0.5,0.75 --jobs 2 --seeds 4
 
-A share of 1 is the trained agent, 0 the base. Each mix is judged as the runs of the comparison were: on the same tasks,
 A share of 1 is the trained agent, 0 the base. Each mix is judged as the runs of the comparison were: the same tasks,
-split with its interval, and the differences to the base and to the trained agent, in points.
+starts and trials. What is judged stays in FOLDER/blend, so the same command goes on. Printed: JSON, success by share and
+split with its interval, and how far it lies over the base, the trained agent and the comparison's first method, in
+points.
 """
 
 import argparse
@@ -50,8 +51,10 @@ def main() -> None:
     runs = [f"{given.method}-{seed}" for seed in seeds]
     with ThreadPoolExecutor(given.jobs) as pool:
         list(pool.map(lambda job: start(given.folder, *job), [(run, share) for share in shares for run in runs]))
-    base = [f"base-{seed}" for seed in seeds]
-    print(json.dumps(compared(given.folder, base, runs, shares), indent=1))
+    others = {"base": "base", "trained": given.method, "first": next(iter(results["curves"]))}
+    against = {name: [given.folder / f"{method}-{seed}" for seed in seeds] for name, method in others.items()}
+    told = {"methods": others, "seeds": seeds} | compared(given.folder, against, runs, shares)
+    print(json.dumps(told, indent=1))
 
 
 def start(folder: Path, run: str, share: float) -> None:
@@ -83,19 +86,16 @@ def place(folder: Path, run: str, share: float) -> Path:
     return folder / "blend" / f"{run}-{share:g}"
 
 
-def compared(folder: Path, base: list[str], runs: list[str], shares: list[float]) -> dict[str, Any]:
-    splits = {split for split, _ in rates_of(place(folder, runs[0], shares[0]))}
-    results: dict[str, Any] = {"runs": runs}
-    for split in sorted(splits):
-        before, trained = (rates(split, [folder / run for run in of]) for of in (base, runs))
-        results[split] = {"base": points(estimate(before)), "trained": points(estimate(trained))}
+def compared(folder: Path, against: dict[str, list[Path]], runs: list[str], shares: list[float]) -> dict[str, Any]:
+    splits = sorted({split for split, _ in rates_of(place(folder, runs[0], shares[0]))})
+    results: dict[str, Any] = {}
+    for split in splits:
+        others = {name: rates(split, folders) for name, folders in against.items()}
+        results[split] = {name: points(estimate(of)) for name, of in others.items()}
         for share in shares:
             mixed = rates(split, [place(folder, run, share) for run in runs])
-            results[split][f"{share:g}"] = {
-                "success": points(estimate(mixed)),
-                "over_base": points(difference(mixed, before)),
-                "over_trained": points(difference(mixed, trained)),
-            }
+            over = {f"over_{name}": points(difference(mixed, of)) for name, of in others.items()}
+            results[split][f"{share:g}"] = {"success": points(estimate(mixed)), **over}
     return results
 
 
