@@ -4,7 +4,7 @@
     python benchmarks/blend.py runs/fixed16 --method arpo --shares 0.25,0.5,0.75 --jobs 2 --seeds 4
 
 A share of 1 is the trained agent, 0 the base. Each mix is judged as the runs of the comparison were: the same tasks,
-A share of 1 is the trained agent, 0 the base. Each mix is judged as the runs were: on the same tasks,
+starts and trials. What is judged stays in FOLDER/blend; the same command goes on. Printed: JSON, success by share and
 split with its interval, and how far it lies over the base, the trained agent and the comparison's first method, in
 points.
 """
