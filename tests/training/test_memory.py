@@ -229,6 +229,9 @@ def test_where_not_all_episodes_fit_fewer_are_sampled_at_once() -> None:
 def test_with_a_lag_the_cache_stays_while_the_learner_works() -> None:
     rows = {row.what.partition(",")[0]: row for row in needs_of(H200, "train.lag=1").rows}
     assert rows["keys and values"].learning == rows["keys and values"].sampling > 0
+    host = needs_of(Device("cpu", 500 * GIB, cuda=False)).rows  # there an engine keeps it
+    kept = next(row for row in host if row.what.startswith("keys and values"))
+    assert kept.learning == kept.sampling > 0
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
     needs.fits, needs.learning, needs.sampling, needs.rows
 
 Learning and sampling take turns: the engine gives its keys and values back while the learner works (not so with
-train.lag). With train.ranks it is the memory of the first GPU, where the engine is too unless vLLM's servers sample; on
+train.lag, or on a CPU). With train.ranks it is the memory of the first GPU, where the engine is too unless vLLM's servers sample; on
 a CPU that of all processes together. Counted is the longest episode that there can be: all steps of a task, every reply
 as long as it may be. So the truth is mostly less, and only what exceeds the device even with the most recomputing is
 refused.
@@ -338,7 +338,7 @@ class _Plan:
             *([Row("CUDA itself", CUDA * (1 + (n > 1)), CUDA * (1 + (n > 1)))] if device.cuda else []),
         ]
         episodes, cache = self._cache(device.free - sum(row.sampling for row in fixed))
-        kept_on = 1 if train.lag else 0  # the engine goes on while the learner works
+        kept_on = 1 if train.lag or not device.cuda else 0  # the engine goes on, or has no need to give it back
         rows = [Row(f"keys and values, {episodes} episodes at once", cache * kept_on, cache)] if engine else []
         one, learning = cache / episodes * engine, sum(row.learning for row in fixed)
         sampling = sum(row.sampling for row in fixed) - (at_once - 1) * looking * engine
