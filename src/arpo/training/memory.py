@@ -4,11 +4,11 @@
     needs = estimate(config, model, steps=15, device=Device("cuda", 139 * GIB))
     needs.fits, needs.learning, needs.sampling, needs.rows
 
-Learning and sampling take turns: the engine gives its keys and values back while the learner works (not so with
-train.lag, or on a CPU). With train.ranks it is the memory of the first GPU, where the engine is too unless vLLM's servers sample; on
-a CPU that of all processes together. Counted is the longest episode that there can be: all steps of a task, every reply
-as long as it may be. So the truth is mostly less, and only what exceeds the device even with the most recomputing is
-refused.
+Learning and sampling take turns, and on a GPU the engine gives its keys and values back while the learner works (not so
+with train.lag). With train.ranks it is the memory of the first GPU, where the engine is too unless vLLM's servers
+sample; on a CPU that of all processes together. Counted is the longest episode that there can be: all steps of a task,
+every reply as long as it may be. So the truth is mostly less, and only what exceeds the device even with the most
+recomputing is refused.
 """
 
 import dataclasses
