@@ -93,9 +93,10 @@ def write_model(place: Path, config: Config, folder: Path, mix: Mix | None = Non
     if mix is not None:
         refuse_unfit(model, mix.begun)
         save_model(model, folder, mixed(model, place, mix))
-    for file in sorted(place.glob("*.safetensors*")) if mix is None else ():
-        if not file.name.startswith("optimizer"):
-            shutil.copy(file, folder / file.name)
+    else:
+        for file in sorted(place.glob("*.safetensors*")):
+            if not file.name.startswith("optimizer"):
+                shutil.copy(file, folder / file.name)
     shutil.copy(place / "tokenizer.json", folder)
     ends = {"eos_token_id": vocabulary.special(END), "pad_token_id": vocabulary.special(END)}
     _write_json(folder / "config.json", _settings(place / "config.json"))

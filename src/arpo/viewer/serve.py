@@ -179,10 +179,13 @@ class Server(ThreadingHTTPServer):
         socketserver.TCPServer.server_bind(self)  # HTTPServer's asks the network for this machine's name
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        if self._free.acquire(blocking=False):
+        if not self._free.acquire(blocking=False):
+            return self.shutdown_request(request)
+        try:
             super().process_request(request, client_address)
-        else:
-            self.shutdown_request(request)
+        except BaseException:  # no thread was to be had
+            self._free.release()
+            raise
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
