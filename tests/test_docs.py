@@ -60,6 +60,18 @@ def test_the_picture_of_the_architecture_names_files_that_are_there() -> None:
     assert {*BACKENDS, *DIALECTS, *ENGINES, *METHODS} <= told, "what stands behind the doors"
 
 
+@pytest.mark.parametrize("name", ["fixed", "fresh"])
+def test_what_is_claimed_of_arpo_against_grpo_is_what_was_measured(name: str) -> None:
+    results = json.loads((ROOT / "docs" / "results" / "compare" / f"{name}.json").read_text(encoding="utf-8"))
+    over = results["differences"]["arpo"]["train"]
+    assert next(iter(results["curves"])) == "grpo"
+    mean, interval = f"{over['mean']:.1f}", f"{over['low']:+.1f} to {over['high']:+.1f}"
+    assert f"+{mean} ({interval})" in page("docs/results/compare.md")
+    for text in (page("README.md"), page("docs/methods/arpo.md")):
+        flat = " ".join(text.split())
+        assert re.search(rf"\b{re.escape(mean)}\b[^.]*\({re.escape(interval)}", flat), name
+
+
 def test_every_link_leads_to_a_file() -> None:
     for file in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")):
         for link in re.findall(r"\]\((?!http)([^)#]+)", file.read_text(encoding="utf-8")):
