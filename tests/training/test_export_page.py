@@ -27,13 +27,16 @@ def test_the_commands_and_the_examples_of_the_page_run(
     monkeypatch.setattr("datasets.config.HF_DATASETS_CACHE", tmp_path / "cache")
     many = settings({"group": 6}, updates=2, rollout_tasks=5)  # so that the tiny agent solves some of them
     train_in(Path("runs/first"), guesser_folder, many.with_values({"run_dir": Path("runs/first")}))
-    with Run.read(Path("runs/first")) as run:
+    with Run.write(Path("runs/first"), Path("runs/first/config.yaml").read_text()) as run:
+        run.note("model", f"{guesser_folder.name} with weights 0")  # as `arpo train` does
         n_solved = sum(one.score == 1.0 for one in run.summaries())
     assert n_solved, "the tiny agent solved nothing"
     commands = re.findall(r"^    (arpo export .*)$", PAGE, re.MULTILINE)
-    assert len(commands) == 4
+    assert len(commands) == 5
     for command in commands:
-        monkeypatch.setattr(sys, "argv", shlex.split(command, comments=True))
+        words = shlex.split(command, comments=True)
+        words += ["--model", str(guesser_folder)] * ("--share" in words)  # the page's run began with base
+        monkeypatch.setattr(sys, "argv", words)
         with pytest.raises(SystemExit) as ended:
             cli.main()
         assert not ended.value.code, capsys.readouterr().err
@@ -45,5 +48,5 @@ def test_the_commands_and_the_examples_of_the_page_run(
         if "SFTTrainer" not in example:  # that one needs torchvision; test_export_model.py does without
             exec(made, {})
     assert re.search(r"'role': 'assistant'.* \(96, 64\) \w+\n", capsys.readouterr().out)
-    for folder in ("episodes", "solved", "agent", "second"):
+    for folder in ("episodes", "solved", "agent", "second", "milder"):
         assert (tmp_path / folder / "README.md").is_file()
