@@ -46,7 +46,9 @@ def engine() -> Iterator[None]:
     finally:
         process.terminate()
         process.wait()
-        subprocess.run(["umount", folder / "exec/netns/default"], check=True)  # the one thing that it leaves behind
+        left = folder / "exec/netns/default"  # the one thing that it leaves behind, if a container was run
+        if left.is_mount():
+            subprocess.run(["umount", left], check=True)
         shutil.rmtree(folder)
         del os.environ["DOCKER_HOST"]
         if before is not None:
