@@ -117,7 +117,7 @@ def test_a_mix_lies_between_what_training_began_with_and_what_it_made(run: Path,
         assert torch.allclose(weight, 0.75 * before[name] + 0.25 * after[name], atol=1e-6), name
     assert any(not torch.equal(weight, before[name]) for name, weight in mix.items())
     card = (tmp_path / "mix" / "README.md").read_text()
-    assert "Its weights lie 25% of the way from" in card and "It was not judged; what was mixed for it was." in card
+    assert "Its weights lie 25% of the way from" in card and "This mix was not judged." in card
     names = {path.name for path in (tmp_path / "mix").iterdir()}
     command.export_checkpoint(run, tmp_path / "whole", 1.0, str(begun))
     assert names == {path.name for path in (tmp_path / "whole").iterdir()}

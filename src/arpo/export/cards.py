@@ -84,9 +84,7 @@ def of_model(place: Path, config: Config, share: float = 1.0) -> str:
     known = base if hub or base == "base" else Path(base).name
     licence = "" if base == "base" else "\nIts licence is that of the model that it began with.\n"
     mixed = f"\n- Its weights lie {share:.0%} of the way from what it began as to what was trained" if share < 1 else ""
-    success = (
-        "It was not judged; what was mixed for it was. To judge it: `arpo eval DIR`.\n" if mixed else _success(place)
-    )
+    success = "This mix was not judged. To judge it: `arpo eval DIR`.\n" if mixed else _success(place)
     return f"""{_head(head)}
 # {code(place.parent.parent.resolve().name)}, {place.name}
 
