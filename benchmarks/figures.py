@@ -24,7 +24,7 @@ from arpo.bench.compare_table import curve
 from arpo.runs.plot import Series, save_plot
 
 STEPS = "environment steps"
-LATE = ("success", "failed_groups", "replayed_groups", "replay_weight", "replay_rejected", "replay_age")
+LATE = ("success", "failed_groups", "replayed_groups", "replay_age")
 
 
 def series(name: str, folder: Path, method: str, what: str, budget: int) -> Series:

@@ -203,12 +203,12 @@ def test_a_new_method_on_top_of_resolved_settings_is_that_method(tmp_path: Path)
 
 
 def test_a_method_with_another_field_has_another_name(tmp_path: Path) -> None:
-    changed = load_config(None, ["algorithm.name=arpo+:replay_tau=4:replay_spares=false"])
-    assert (changed.algorithm.replay_tau, changed.algorithm.replay_spares, changed.algorithm.replay) == (4, False, True)
-    assert changed.algorithm.name == "arpo+:replay_spares=false:replay_tau=4"
+    changed = load_config(None, ["algorithm.name=arpo+:redraw=2:group_most=16"])
+    assert (changed.algorithm.group_most, changed.algorithm.redraw, changed.algorithm.replay) == (16, 2, True)
+    assert changed.algorithm.name == "arpo+:group_most=16:redraw=2"
     assert load_config(write(tmp_path, to_yaml(changed)), []) == changed
     assert Config.model_validate({"algorithm": {"name": "grpo", "replay": True}}).algorithm.name == "grpo:replay=true"
-    assert load_config(None, ["algorithm.name=arpo+:replay_spares=true"]).algorithm.name == "arpo+"
+    assert load_config(None, ["algorithm.name=arpo+:group_most=24"]).algorithm.name == "arpo+"
 
 
 @pytest.mark.parametrize(
@@ -232,8 +232,8 @@ def test_a_method_with_another_field_has_another_name(tmp_path: Path) -> None:
         (
             "",
             ["algorithm.name=arpo:group=2"],
-            "algorithm.name=arpo:group=2: a name holds what it changes of redraw, replay, replay_reject, "
-            "replay_spares, replay_tau, replay_truncate, as in arpo:redraw=2",
+            "algorithm.name=arpo:group=2: a name holds what it changes of group_least, group_most, redraw, replay, "
+            "as in arpo:redraw=2",
         ),
         ("", ["algorithm.name=arpo:redraw=-1"], "algorithm.redraw=-1: must be at least 0"),
     ],
@@ -248,9 +248,20 @@ def test_a_name_that_says_another_method_than_its_fields_is_refused(
 
 
 def test_a_stored_name_that_says_too_little_is_completed(tmp_path: Path) -> None:
-    path = write(tmp_path, "algorithm: {name: arpo+, replay_spares: false}")
-    named = load_config(None, ["algorithm.name=arpo+:replay_spares=false"])
+    path = write(tmp_path, "algorithm: {name: arpo+, group_most: null}")
+    named = load_config(None, ["algorithm.name=arpo+:group_most=null"])
     assert load_config(path, [], stored=True) == named
+
+
+def test_a_run_of_an_earlier_arpo_is_read_where_settings_that_are_gone_were_off(tmp_path: Path) -> None:
+    off = "replay_tau: null, replay_truncate: null, replay_reject: null, replay_spares: false"
+    path = write(tmp_path, f"algorithm: {{name: arpo, replay: true, {off}}}")
+    assert load_config(path, [], stored=True) == load_config(None, ["algorithm.name=arpo"])
+    with pytest.raises(ConfigError, match=r"algorithm.replay_tau=null: unknown key"):
+        load_config(path, [])  # a user's file is told
+    path = write(tmp_path, "algorithm: {name: arpo+, replay: true, replay_tau: 8.0}")
+    with pytest.raises(ConfigError, match=r"algorithm.replay_tau=8.0: arpo has this setting no more"):
+        load_config(path, [], stored=True)
 
 
 def test_the_first_argument_without_an_equals_sign_is_the_source() -> None:

@@ -254,16 +254,17 @@ def test_more_and_fewer_episodes_than_planned_are_said(dry_run: DryRun) -> None:
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ("algorithm.group_least=9", "algorithm.group_least=9: must be at most algorithm.group, 8"),
-        ("algorithm.group_most=4", "algorithm.group_most=4: must be at least algorithm.group, 8"),
-        ("algorithm.group_most=16 train.lag=1", "train.lag=1: groups of changing size need 0"),
+        ("algorithm.name=arpo:group_least=9", "algorithm.group_least=9: must be at most algorithm.group, 8"),
+        ("algorithm.name=arpo:group_most=4", "algorithm.group_most=4: must be at least algorithm.group, 8"),
+        ("algorithm.name=arpo:group_most=16 train.lag=1", "train.lag=1: groups of changing size need 0"),
         ("algorithm.replay_count=9", "algorithm.replay_count=9: must be at most algorithm.replay_size, which is 8"),
         ("algorithm.name=dpo algorithm.kl=0.1", "algorithm.kl=0.1: has no effect on dpo; leave it at algorithm.kl=0.0"),
         ("algorithm.name=rft algorithm.kl=0.1", "algorithm.kl=0.1: has no effect on rft; leave it at algorithm.kl=0.0"),
         ("algorithm.name=kto algorithm.surprising=0.5", "algorithm.surprising=0.5: has no effect on kto"),
         ("algorithm.name=ppo:replay=true", "algorithm.replay=true: has no effect on ppo"),
         ("algorithm.name=ppo train.ranks=2", "ppo has a value head, which one process learns; set it to 1"),
-        ("algorithm.name=dpo:replay_tau=3.0", "leave it at algorithm.replay_tau=null"),
+        ("algorithm.name=dpo algorithm.replay_count=2", "leave it at algorithm.replay_count=1"),
+        ("algorithm.name=arpo+ algorithm.group=2", "algorithm.group_least=4: must be at most algorithm.group, 2"),
     ],
 )
 def test_settings_that_a_method_cannot_have_are_one_line(settings: str, why: str, dry_run: DryRun) -> None:
@@ -275,7 +276,7 @@ def test_settings_of_a_method_with_effect_are_taken(dry_run: DryRun) -> None:
     for settings in ("ppo algorithm.kl=0.1", "ppo:redraw=2", "grpo:replay=true algorithm.replay_count=2", "dpo", "kto"):
         status, _, err = dry_run(*f"algorithm.name={settings}".split())
         assert status == 0, err
-    sizes = dry_run("algorithm.group_least=2", "algorithm.group_most=16")[1]
+    sizes = dry_run("algorithm.name=arpo:group_least=2:group_most=16")[1]
     assert "# fewer episodes, where the first 2 of a task all solve it" in sizes
     assert "# more episodes, where all of a task fail, up to 16" in sizes
 
@@ -299,7 +300,6 @@ PAPER = {
     "algorithm.normaliser": "trajectory",
     "algorithm.replay": True,
     "algorithm.replay_size": 8,
-    "algorithm.replay_truncate": None,
     "train.model": "ByteDance-Seed/UI-TARS-1.5-7B",
     "train.updates": 15 * 128 // 32,
     "train.rollout_tasks": 32,

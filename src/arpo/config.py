@@ -67,6 +67,10 @@ class Config(Section):
         return config
 
 
+# Settings of `algorithm` that earlier runs have, and what switched them off.
+GONE = {"replay_tau": None, "replay_truncate": None, "replay_reject": None, "replay_spares": False}
+
+
 def presets() -> tuple[str, ...]:
     """The names of the configurations in the package."""
     files = resources.files("arpo") / "configs"
@@ -79,6 +83,11 @@ def load_config(source: str | None, overrides: list[str], stored: bool = False) 
     A new `algorithm.name` resets the fields that names set. `stored`: a run's, whose name may say too little.
     """
     values = {} if source is None else _read(source)
+    if stored and isinstance(algorithm := values.get("algorithm"), dict):
+        for field, off in GONE.items():
+            if (value := algorithm.pop(field, off)) != off:
+                gone = "arpo has this setting no more (CHANGELOG.md, Removed); arpo 0.2.0 reads such a run"
+                raise ConfigError(f"{source}: algorithm.{field}={_shown(value)}: {gone}")
     if source is not None:  # first alone, so that an error says whether the file or the command line is wrong
         _validated(values, stored, prefix=f"{source}: ")
     for name in [override.partition("=")[2] for override in overrides if override.startswith("algorithm.name=")]:

@@ -191,11 +191,11 @@ class EvalConfig(Section):
 class AlgorithmConfig(Section):
     """The method. `name` sets the fields that make it what it is, and says where one is otherwise: a name cannot lie.
 
-    arpo+:replay_spares=false is arpo+ in all but that field. Whatever the fields are set to, `name` becomes the name of
+    arpo+:group_most=null is arpo+ in all but that field. Whatever the fields are set to, `name` becomes the name of
     what they make; `load_config` refuses settings whose name was another one.
     """
 
-    name: str = setting("arpo", "a method of docs/algorithms.md: sets fields below; or, say, arpo+:replay_tau=null")
+    name: str = setting("arpo", "a method of docs/algorithms.md: sets fields below; or, say, arpo+:group_most=null")
     options: Annotated[dict[str, Any], _options_of(METHODS)] = setting(
         {}, "of an algorithm from outside arpo: what it has of its own", validate_default=True
     )
@@ -224,11 +224,9 @@ class AlgorithmConfig(Section):
     replay_size: int = setting(8, "successes kept of each task, the newest", ge=1)
     replay_count: int = setting(1, "how many different successes join a group that failed", ge=1)
     replay_shortest: bool = setting(False, "of the kept successes those with the fewest steps join, not random ones")
-    replay_tau: float | None = setting(None, "a success that is a updates old counts exp(-a/tau); null: 1", gt=0)
-    replay_truncate: float | None = setting(None, "bound on importance weights of replayed tokens; null: all 1", ge=1)
-    replay_reject: float | None = setting(None, "drop replayed sequences whose mean ratio is beyond it or 1/it", gt=1)
-    replay_spares: bool = setting(False, "the failures that a replayed success joins are not pushed down by it")
-    lag_truncate: float | None = setting(2.0, "the same for tokens of older policies (train.lag); null: all 1", ge=1)
+    lag_truncate: float | None = setting(
+        2.0, "bound on importance weights of tokens of older policies (train.lag); null: all 1", ge=1
+    )
     kl: float = setting(0.0, "of grpo, dapo, arpo, arpo+, ppo: how strongly it is pulled back to where it began", ge=0)
     beta: float = setting(0.1, "of dpo and kto: how near the policy stays to the one that training began with", gt=0)
     gae: float = setting(1.0, "of ppo: how much later values count for a token; 1: only the reward does", ge=0, le=1)

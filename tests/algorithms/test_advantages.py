@@ -138,20 +138,6 @@ def test_a_replayed_success_counts_like_any_other() -> None:
     assert advantages(filled, ARPO) == advantages(group(0.0, 1.0, 0.0), ARPO)
 
 
-def test_failures_can_be_spared_by_the_success_that_joined_them() -> None:
-    spares = AlgorithmConfig(replay_spares=True)
-    filled = group(0.0, replayed(attempt("b", 1.0)), (0.0, UNPARSABLE), None)
-    found = advantages(filled, spares)
-    assert [found[0], found[2], found[3]] == [0.0, 0.0, 0.0]
-    assert found[1] == advantages(filled, ARPO)[1] > 0
-    assert informative(filled, spares)
-
-
-def test_failures_beside_a_success_of_their_own_are_not_spared() -> None:
-    own = group(*ONE_OF_EIGHT)
-    assert advantages(own, AlgorithmConfig(replay_spares=True)) == advantages(own, ARPO)
-
-
 # Whole groups
 
 

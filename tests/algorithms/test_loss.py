@@ -28,7 +28,6 @@ class Batch:
     lengths: list[int]
     replayed: list[bool]
     stale: list[bool]
-    sequence: list[int]
     trajectories: int = 1
     reference: list[float] = field(default_factory=list)
 
@@ -46,7 +45,6 @@ class Batch:
             trajectories=self.trajectories,
             replayed=torch.tensor(self.replayed, dtype=torch.bool),
             stale=torch.tensor(self.stale, dtype=torch.bool),
-            sequence=torch.tensor(self.sequence, dtype=torch.int64),
             reference=torch.tensor(self.reference, dtype=dtype),
             values=torch.tensor([], dtype=dtype),
         )
@@ -58,14 +56,6 @@ def slow_importance(batch: Batch, config: AlgorithmConfig) -> list[float]:
         weight = 1.0
         if batch.stale[i] and not replayed and config.lag_truncate is not None:
             weight = min(math.exp(batch.old[i]) / math.exp(batch.sampler[i]), config.lag_truncate)
-        if replayed and config.replay_truncate is not None:
-            weight = min(math.exp(batch.old[i]) / math.exp(batch.sampler[i]), config.replay_truncate)
-        if replayed and config.replay_reject is not None:
-            own = [j for j, number in enumerate(batch.sequence) if number == batch.sequence[i]]
-            product = math.prod(math.exp(batch.old[j]) / math.exp(batch.sampler[j]) for j in own)
-            mean = product ** (1 / len(own))
-            if mean > config.replay_reject or mean < 1 / config.replay_reject:
-                weight = 0.0
         found.append(weight)
     return found
 
@@ -95,15 +85,15 @@ def fast(batch: Batch, config: AlgorithmConfig) -> tuple[float, list[bool], list
 
 
 def one_token(ratio: float, advantage: float, **setting: Any) -> tuple[float, list[bool], list[float]]:
-    batch = Batch([math.log(ratio) - 1.0], [-1.0], [-1.0], [advantage], [1], [False], [False], [0])
+    batch = Batch([math.log(ratio) - 1.0], [-1.0], [-1.0], [advantage], [1], [False], [False])
     return fast(batch, AlgorithmConfig(**setting))
 
 
-def replayed_at(*ratios: float, sequence: list[int] | None = None) -> Batch:
+def replayed_at(*ratios: float) -> Batch:
     """Replayed tokens at these ratios of old to sampler, with an advantage of 1 and no step made yet."""
     n = len(ratios)
     old = [math.log(ratio) - 2.0 for ratio in ratios]
-    return Batch(old, old, [-2.0] * n, [1.0] * n, [1] * n, [True] * n, [True] * n, sequence or [0] * n)
+    return Batch(old, old, [-2.0] * n, [1.0] * n, [1] * n, [True] * n, [True] * n)
 
 
 configs = st.builds(
@@ -112,8 +102,6 @@ configs = st.builds(
     clip_high=st.sampled_from([0.1, 0.3, 1.5]),
     dual_clip=st.sampled_from([None, 1.2, 3.0]),
     lag_truncate=st.sampled_from([None, 1.0, 1.3, 2.0]),
-    replay_truncate=st.sampled_from([None, 1.0, 1.3, 2.0]),
-    replay_reject=st.sampled_from([None, 1.1, 1.7, 4.0]),
 )
 pulled = st.builds(AlgorithmConfig, kl=st.sampled_from([0.01, 0.5]), clip_high=st.sampled_from([0.1, 1.5]))
 
@@ -138,10 +126,9 @@ def batches(draw: st.DrawFn) -> Batch:
         lengths=draw(st.lists(st.integers(1, 16), min_size=n, max_size=n)),
         replayed=[flag for flag, length in zip(replayed, lengths, strict=True) for _ in range(length)],
         stale=[flag for flag, length in zip(stale, lengths, strict=True) for _ in range(length)],
-        sequence=[number for number, length in enumerate(lengths) for _ in range(length)],
         reference=[value + step for value, step in zip(old, numbers(-1, 1), strict=True)],
     )
-    order = draw(st.permutations(range(n)))  # tokens of a sequence need not be neighbours
+    order = draw(st.permutations(range(n)))  # those of a trajectory need not be neighbours
     columns = {name: [column[i] for i in order] for name, column in vars(batch).items() if isinstance(column, list)}
     changes: dict[str, Any] = {**columns, "trajectories": draw(st.integers(1, 9))}
     return replace(batch, **changes)
@@ -154,22 +141,12 @@ def near_a_corner(batch: Batch, config: AlgorithmConfig) -> bool:
     return any(abs(ratio - corner) < 1e-4 for ratio in ratios for corner in corners)
 
 
-def near_rejection(batch: Batch, config: AlgorithmConfig) -> bool:
-    logs = [old - sampler for old, sampler in zip(batch.old, batch.sampler, strict=True)]
-    for number in set(batch.sequence):
-        own = [value for value, sequence in zip(logs, batch.sequence, strict=True) if sequence == number]
-        if config.replay_reject and abs(abs(sum(own)) / len(own) - math.log(config.replay_reject)) < 1e-5:
-            return True
-    return False
-
-
 # Against the slow one
 
 
 @given(batches(), configs | pulled)
 @settings(max_examples=300)
 def test_the_loss_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
-    assume(not near_rejection(batch, config))
     expected = slow_loss(batch.new, batch, config)
     assert fast(batch, config)[0] == pytest.approx(expected, rel=1e-9, abs=1e-9)
     single = clipped_surrogate(torch.tensor(batch.new), batch.tokens(torch.float32), config).total
@@ -180,14 +157,13 @@ def test_the_loss_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfig)
 @given(batches(), configs)
 @settings(max_examples=200)
 def test_importance_is_that_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
-    assume(not near_rejection(batch, config))
     assert importance(batch.tokens(), config).tolist() == pytest.approx(slow_importance(batch, config), rel=1e-9)
 
 
 @given(batches(), configs | pulled)
 @settings(max_examples=200)
 def test_the_gradient_is_the_slope_of_the_slow_one(batch: Batch, config: AlgorithmConfig) -> None:
-    assume(not near_rejection(batch, config) and not near_a_corner(batch, config))
+    assume(not near_a_corner(batch, config))
     _, _, gradient = fast(batch, config)
     for i, found in enumerate(gradient):
         up, down = ([*batch.new[:i], batch.new[i] + step, *batch.new[i + 1 :]] for step in (1e-6, -1e-6))
@@ -200,7 +176,6 @@ def test_the_gradient_is_the_slope_of_the_slow_one(batch: Batch, config: Algorit
 def test_before_the_first_step_the_gradient_is_minus_weight_times_advantage(
     batch: Batch, config: AlgorithmConfig
 ) -> None:
-    assume(not near_rejection(batch, config))
     batch.new = batch.old
     w = slow_importance(batch, config)
     _, clipped, gradient = fast(batch, config)
@@ -215,14 +190,6 @@ def test_the_flags_say_exactly_where_clipping_took_the_gradient(batch: Batch, co
     batch.replayed = batch.stale = [False] * len(batch.new)  # a token that is not trusted has no gradient either
     _, clipped, gradient = fast(batch, config)
     assert clipped == [slope == 0.0 for slope in gradient]
-
-
-def test_clipped_flags_do_not_depend_on_rejection() -> None:
-    batch = replayed_at(9.0, 9.0)
-    batch.new = [batch.old[0], batch.old[1] + 1.0]
-    _, clipped, gradient = fast(batch, AlgorithmConfig(replay_reject=2.0))
-    assert gradient == [0.0, 0.0]
-    assert clipped == [False, True]
 
 
 # By hand
@@ -264,7 +231,7 @@ def test_dual_clip_leaves_good_tokens_alone(ratio: float) -> None:
 
 
 def test_trajectories_count_alike_and_so_do_the_tokens_of_each() -> None:
-    batch = Batch([-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [3.0, -2.0], [2, 1], [False] * 2, [False] * 2, [0, 1], 2)
+    batch = Batch([-1.0, -1.0], [-1.0, -1.0], [-1.0, -1.0], [3.0, -2.0], [2, 1], [False] * 2, [False] * 2, 2)
     loss, _, gradient = fast(batch, AlgorithmConfig())
     assert loss == pytest.approx(-0.75 + 1.0)
     assert gradient == pytest.approx([-0.75, 1.0])
@@ -278,10 +245,6 @@ def test_trajectories_count_alike_and_so_do_the_tokens_of_each() -> None:
 def weights_of(batch: Batch, **setting: Any) -> list[float]:
     found: Tensor = importance(batch.tokens(), AlgorithmConfig(**setting))
     return [round(value, 6) for value in found.tolist()]
-
-
-def test_importance_is_truncated_from_above_only() -> None:
-    assert weights_of(replayed_at(0.1, 1.0, 1.9, 2.1, 50.0), replay_truncate=2.0) == [0.1, 1.0, 1.9, 2.0, 2.0]
 
 
 def test_what_the_present_policy_sampled_is_not_corrected() -> None:
@@ -299,25 +262,12 @@ def test_what_an_older_policy_sampled_is_corrected_with_every_method(name: str) 
     assert weights_of(batch, name=name, lag_truncate=None) == [1.0, 1.0, 1.0]
 
 
-def test_replayed_tokens_go_by_their_own_setting_however_old_they_are() -> None:
+def test_what_is_out_of_the_store_counts_as_if_it_were_fresh() -> None:
     assert weights_of(replayed_at(0.1, 3.0, 50.0)) == [1.0, 1.0, 1.0]
 
 
-def test_a_replayed_sequence_is_dropped_whole_where_its_geometric_mean_is_too_far_off() -> None:
-    batch = replayed_at(8.0, 0.4, 8.0, 1.0, 0.1, 0.9, sequence=[0, 0, 1, 1, 2, 2])  # means 1.79, 2.83, 0.3
-    assert weights_of(batch, replay_reject=2.0) == [1.0, 1.0, 0.0, 0.0, 0.0, 0.0]
-    assert weights_of(batch, replay_reject=3.0) == [1.0, 1.0, 1.0, 1.0, 0.0, 0.0]
-    assert weights_of(batch, replay_reject=2.0, replay_truncate=2.0) == [2.0, 0.4, 0.0, 0.0, 0.0, 0.0]
-
-
-def test_a_far_off_sequence_that_was_not_replayed_is_kept() -> None:
-    batch = replayed_at(9.0, 9.0, 9.0, sequence=[0, 1, 1])
-    batch.replayed, batch.stale = [True, False, False], [True, False, False]
-    assert weights_of(batch, replay_reject=2.0, replay_truncate=2.0) == [0.0, 1.0, 1.0]
-
-
 def test_no_tokens_have_no_loss() -> None:
-    loss, clipped, gradient = fast(Batch([], [], [], [], [], [], [], []), AlgorithmConfig(name="arpo+", dual_clip=3.0))
+    loss, clipped, gradient = fast(Batch([], [], [], [], [], [], []), AlgorithmConfig(name="arpo+", dual_clip=3.0))
     assert (loss, clipped, gradient) == (0.0, [], [])
 
 
@@ -335,7 +285,7 @@ def test_the_loss_is_that_of_verl() -> None:
     config = AlgorithmConfig(clip_low=0.2, clip_high=0.3, dual_clip=3.0)
     none = torch.zeros(n, dtype=torch.int64)
     lengths, nothing = torch.full_like(none, n), old[:0]
-    tokens = SampledTokens(old, old, advantages, nothing, lengths, 1, none.bool(), none.bool(), none, nothing, nothing)
+    tokens = SampledTokens(old, old, advantages, nothing, lengths, 1, none.bool(), none.bool(), nothing, nothing)
     loss = clipped_surrogate(new, tokens, config)
     ours, clipped = loss.total, loss.clipped
     theirs, above, _, below = verl.compute_policy_loss(

@@ -46,7 +46,7 @@ def tokens(n: int, **given: Any) -> SampledTokens:
     usual = dict.fromkeys(("sampler", "old", "advantages"), zeros) | dict.fromkeys(
         ("returns", "reference", "values"), nothing
     )
-    flags = dict.fromkeys(("replayed", "stale"), zeros.bool()) | {"sequence": zeros.long()}
+    flags = dict.fromkeys(("replayed", "stale"), zeros.bool())
     return SampledTokens(**usual | flags | {"lengths": torch.full((n,), n), "trajectories": 1} | given)  # type: ignore[arg-type]
 
 

@@ -100,6 +100,17 @@ def test_replay_can_be_switched_off_by_itself() -> None:
     assert algorithm.fill([FAILED], 1, refuse) == [FAILED]
 
 
+def test_a_failed_group_that_a_success_will_join_is_not_refused_for_another_task() -> None:
+    plain, switched_off = (make_algorithm(AlgorithmConfig(name=name), 0) for name in ("arpo:redraw=2", "dapo"))
+    for algorithm in (plain, switched_off):
+        assert not algorithm.accept(FAILED)
+        algorithm.remember([group(0.0, attempt("s0", 1.0))], 0)
+        assert algorithm.accept(group(0.0, 1.0)) and not algorithm.accept(group(1.0, 1.0))
+        assert not algorithm.accept(group(0.0, 0.0, task="another"))
+    assert plain.accept(FAILED) and not switched_off.accept(FAILED)
+    assert not make_algorithm(AlgorithmConfig(name="arpo:redraw=2:replay=false"), 0).accept(FAILED)
+
+
 # Whose place
 
 
@@ -231,27 +242,15 @@ def test_trajectories_are_not_held_in_memory() -> None:
 # Which success
 
 
-def test_without_tau_all_ages_are_alike() -> None:
+def test_all_ages_are_alike() -> None:
     counts = Counter(map(source_of, drawn(with_successes(0, 4), range(10, 2010))))
     assert 0.45 < counts["s4"] / 2000 < 0.55
-
-
-def test_tau_prefers_the_young_by_its_law() -> None:
-    counts = Counter(map(source_of, drawn(with_successes(0, 4, replay_tau=4.0), range(10, 2010))))
-    assert 0.68 < counts["s4"] / 2000 < 0.78  # e / (1 + e) = 0.73
-    counts = Counter(map(source_of, drawn(with_successes(0, 4, replay_tau=1.0), range(10, 2010))))
-    assert 0.96 < counts["s4"] / 2000 < 0.995  # e^4 / (1 + e^4) = 0.982
-
-
-def test_what_is_very_old_is_still_replayed() -> None:
-    (filled,) = with_successes(0, 1, replay_tau=0.01).fill([FAILED], 1_000_000, load)
-    assert source_of(filled) == "s1"
 
 
 # Going on after a restart
 
 
-@pytest.mark.parametrize("settings", [{}, {"name": "arpo+"}, {"replay_size": 2}])
+@pytest.mark.parametrize("settings", [{}, {"replay_count": 2}, {"replay_size": 2}])
 def test_a_restored_replay_makes_the_same_choices(settings: dict[str, Any]) -> None:
     replay = with_successes(0, 1, 2, 5, **settings)
     restored = Replay(replay.settings, 0)

@@ -93,8 +93,8 @@ class Compare:
         return self("pocket", *few, *method, *where, *options, *more)
 
 
-VARIANT = "arpo+:replay_spares=false:group=3"
-PLACES = [f"{place}-{seed}" for place in ("base", "grpo", "arpo+-replay_spares=false-group=3") for seed in (0, 1)]
+VARIANT = "arpo:replay_count=2:group=3"
+PLACES = [f"{place}-{seed}" for place in ("base", "grpo", "arpo-replay_count=2-group=3") for seed in (0, 1)]
 
 
 @pytest.fixture

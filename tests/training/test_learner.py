@@ -376,23 +376,6 @@ def test_nor_does_a_tower_that_is_computed_again(guesser_folder: Path, played: P
     assert_close(found[1], found[0])
 
 
-def test_an_old_sampler_counts_as_far_as_the_policy_still_agrees(guesser_folder: Path, played: Played) -> None:
-    """A replayed sample's tokens count by min(old / sampler, bound), where a bound is set, and only then."""
-    (sample, *_) = played.samples[0]
-    replayed = dataclasses.replace(
-        sample, replayed_from="earlier", logprobs=tuple(value - math.log(1.5) for value in sample.logprobs)
-    )
-    twice = dataclasses.replace(replayed, logprobs=tuple(value - math.log(4) for value in sample.logprobs))
-    bounded = FREE.model_copy(update={"algorithm": FREE.algorithm.model_copy(update={"replay_truncate": 2.0})})
-    found: list[dict[str, Tensor]] = []
-    for config, one in ((bounded, sample), (FREE, replayed), (bounded, replayed), (bounded, twice)):
-        learner = pupil(load_checkpoint(guesser_folder, "cpu"), played, config)
-        learner.learn(steps([one]))
-        found.append(gradients(learner))
-    for factor, other in zip((1.0, 1.5, 2.0), found[1:], strict=True):
-        assert_close(other, {name: factor * gradient for name, gradient in found[0].items()})
-
-
 def test_what_an_older_policy_sampled_counts_as_far_as_the_present_one_agrees(
     guesser_folder: Path, played: Played
 ) -> None:

@@ -89,7 +89,7 @@ def test_the_stored_episodes_are_learned_and_nothing_is_played_but_to_judge(
     assert [line["update"] for line in lines] == [0, 1]
     for line in lines:
         assert line["env_steps"] == 0 and line["stored_episodes"] == line["episodes"] == 6
-        assert line["learned_tokens"] > 0 and "lag" not in line and "replay_weight" in line
+        assert line["learned_tokens"] > 0 and "lag" not in line and "replay_age" in line
     last = learned / "checkpoints" / "update-00002"
     begun = {name: value.detach() for name, value in load_checkpoint(guesser_folder, "cpu").model.named_parameters()}
     trained = {name: value.detach() for name, value in load_checkpoint(last, "cpu").model.named_parameters()}
@@ -244,15 +244,14 @@ def test_a_source_may_have_any_name(played: Path, guesser_folder: Path, tmp_path
     assert {one.provenance.run for one in stored(tmp_path / "run", "offline")} == {r"\udcff first"}
 
 
-def test_replay_finds_its_successes_in_the_copy_and_weights_stored_tokens(
+def test_replay_finds_its_successes_in_the_copy(
     learned: Path, guesser_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(offline, "DRAWS", 1)  # so that some groups fail as a whole
-    more = ("algorithm.name=arpo+:replay_reject=null", "algorithm.group=2", "train.updates=8", "eval.trials=1")
+    more = ("algorithm.name=arpo", "algorithm.group=2", "train.updates=8", "eval.trials=1")
     package.train(*settings(guesser_folder, *more), run_dir=tmp_path / "run", from_runs=[learned])  # of an offline one
     lines = metrics(tmp_path / "run")
     assert any(line["replayed_groups"] for line in lines)
-    assert any(line["replay_weight"] != 1 for line in lines if "replay_weight" in line)
     assert {one.id.rpartition("from0")[0] for one in stored(tmp_path / "run", "offline")} == {"from0-"}
 
 
@@ -316,8 +315,8 @@ def refused(model: Path, *more: str, runs: list[Path], run_dir: Path) -> str:
         ("train.lag=1", "train.lag=1: has no meaning where stored episodes are learned (--from); set train.lag=0"),
         ("train.env_steps=9", "set train.env_steps=null"),
         ("train.curriculum=true", "set train.curriculum=false"),
-        ("algorithm.group_least=2", "set algorithm.group_least=null"),
-        ("algorithm.group_most=9", "set algorithm.group_most=null"),
+        ("algorithm.name=grpo:group_least=2", "set algorithm.group_least=null"),
+        ("algorithm.name=grpo:group_most=9", "set algorithm.group_most=null"),
         ("env.size=128x64", "env.size=128x64: {run} was played with env.size=96x64; to learn from it, say so"),
         ("env.name=pocket", "env.name=pocket: {run} was played with env.name=fake; to learn from it, say so"),
         ("agent.dialect=qwen3vl", "{run} was played with agent.dialect=uitars"),
@@ -497,8 +496,8 @@ def test_a_begun_run_that_could_not_have_begun_so_is_one_line(
 
 def test_what_methods_need_of_stored_episodes() -> None:
     needs = {name: METHODS.find(name).offline for name in METHODS}
-    own = {"ppo": None, "rft": "successes", "dpo": "pairs", "kto": "both"}
-    assert needs == dict.fromkeys(("grpo", "dapo", "arpo", "arpo+"), "differing") | own
+    own = {"arpo+": None, "ppo": None, "rft": "successes", "dpo": "pairs", "kto": "both"}
+    assert needs == dict.fromkeys(("grpo", "dapo", "arpo"), "differing") | own
 
 
 @pytest.mark.parametrize("method", ["rft", "dpo", "kto"])

@@ -51,7 +51,6 @@ class SampledTokens:
     trajectories: int  # how many the optimiser step has, for its mean
     replayed: Tensor  # bool: out of the store (Sample.stored), a replayed success or an episode of another run
     stale: Tensor  # bool: sampled by an older policy than the one before this update
-    sequence: Tensor  # which sequence a token belongs to, from 0 on
     reference: Tensor  # log-probabilities of the policy that training began with; empty where nobody needs them
     values: Tensor  # of the value head, with gradient; empty where there is none
 
@@ -147,7 +146,7 @@ class Method:
     by_score: bool = False  # whether it goes by scores alone, whatever a reward is
 
 
-REPLAY = tuple(f"replay{part}" for part in ("", "_count", "_shortest", "_tau", "_truncate", "_reject", "_spares"))
+REPLAY = ("replay", "replay_count", "replay_shortest")
 UNWEIGHED = ("kl", "surprising", *REPLAY)  # of methods with a loss of their own
 
 METHODS = Registry(
@@ -159,9 +158,10 @@ METHODS = Registry(
         Method("arpo", "arpo.algorithms.arpo:Arpo", {"replay": True}, least_group=2),
         Method(
             "arpo+",
-            "arpo.algorithms.arpo_plus:ArpoPlus",
-            {"replay": True, "replay_tau": 8.0, "replay_truncate": 2.0, "replay_reject": 2.0, "replay_spares": True},
+            "arpo.algorithms.arpo:Arpo",
+            {"replay": True, "group_least": 4, "group_most": 24},
             least_group=2,
+            offline=None,
         ),
         Method(
             "ppo",

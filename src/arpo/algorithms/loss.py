@@ -6,10 +6,8 @@
 `weight` is the normaliser: the mean over trajectories of the mean over a trajectory's tokens, or a constant in place of
 the latter. With dual clip the term of a negative advantage is at least c A.
 
-Where the sampler was not the policy before this update, w = min(exp(old - sampler), C), truncated importance sampling:
-for fresh tokens that an older policy sampled (`lag_truncate`), and for replayed ones (`replay_truncate`), where w is 0
-for a whole sequence whose geometric mean of that ratio is off by more than a bound. For all others, and where nothing
-is to be corrected, w = 1.
+Where an older policy sampled a fresh token, w = min(exp(old - sampler), `lag_truncate`), truncated importance sampling.
+For all others w = 1: what is out of the store is trained as if it were fresh.
 
 `algorithm.kl` pulls towards the policy that training began with, for all methods with this loss:
 
@@ -62,17 +60,7 @@ def token_weights(tokens: SampledTokens, settings: AlgorithmConfig) -> Tensor:
 def importance(tokens: SampledTokens, settings: AlgorithmConfig) -> Tensor:
     """w of each token; 1 where nothing is to be corrected."""
     w = torch.ones_like(tokens.old)
-    log_ratio = tokens.old - tokens.sampler
-    for which, bound in (
-        (tokens.stale & ~tokens.replayed, settings.lag_truncate),
-        (tokens.replayed, settings.replay_truncate),
-    ):
-        if bound is not None:
-            w = torch.where(which, log_ratio.exp().clamp(max=bound), w)
-    if settings.replay_reject is not None:
-        n = int(tokens.sequence.max()) + 1 if len(tokens.sequence) else 0
-        total = log_ratio.new_zeros(n).index_add(0, tokens.sequence, log_ratio)
-        length = log_ratio.new_zeros(n).index_add(0, tokens.sequence, torch.ones_like(log_ratio))
-        far = (total / length).abs() > torch.tensor(settings.replay_reject).log()
-        w = torch.where(tokens.replayed & far[tokens.sequence], torch.zeros_like(w), w)
-    return w
+    if settings.lag_truncate is None:
+        return w
+    ratio = (tokens.old - tokens.sampler).exp().clamp(max=settings.lag_truncate)
+    return torch.where(tokens.stale & ~tokens.replayed, ratio, w)

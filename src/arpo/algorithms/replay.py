@@ -9,7 +9,6 @@ they are needed. `state` and `restore` make it part of a checkpoint.
 """
 
 import dataclasses
-import math
 import random
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -32,6 +31,10 @@ class Replay:
         """The groups; in each that failed as a whole a random member is replaced by a stored success of its task."""
         solved = self.settings.solved
         return [self._filled(group, update, load) if failed(group, solved) else group for group in groups]
+
+    def fills(self, group: Group) -> bool:
+        """Whether a success would join this group."""
+        return failed(group, self.settings.solved) and group.task_id in self._kept
 
     def add(self, groups: Sequence[Group], update: int) -> None:
         """Remember the exemplary successes of these groups; of each task the newest `replay_size`."""
@@ -70,15 +73,13 @@ class Replay:
         self, kept: list[tuple[str, int]], rng: random.Random, task: str, load: Callable[[str], Trajectory]
     ) -> list[Trajectory]:
         """The successes that join a group of this task: `replay_count` different ones, or all there are."""
-        count, tau = self.settings.replay_count, self.settings.replay_tau
+        count = self.settings.replay_count
         if self.settings.replay_shortest:
             every = [self._success(name, task, load) for name, _ in reversed(kept)]  # of equal ones the newest
             return sorted(every, key=lambda one: len(one.steps))[:count]
-        newest = max(since for _, since in kept)  # ages count from it: from now, all weights could round to 0
         left, chosen = list(kept), list[Trajectory]()
         while left and len(chosen) < count:
-            weights = [1.0 if tau is None else math.exp((since - newest) / tau) for _, since in left]
-            one = rng.choices(left, weights)[0]
+            (one,) = rng.choices(left)  # `choice` draws otherwise: runs that are told of could not be made again
             left.remove(one)
             chosen.append(self._success(one[0], task, load))
         return chosen

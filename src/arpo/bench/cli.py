@@ -131,7 +131,7 @@ def compare(
       arpo compare pocket-compare --out runs/compare
       arpo compare pocket-fixed --out runs/fixed             a task always begins with the same screen
       arpo compare pocket-compare --algorithms grpo,dapo --seeds 3 --jobs 2 --out runs/compare
-      arpo compare --algorithms arpo+,arpo+:replay_spares=false train.env_steps=9000 --out runs/ablation
+      arpo compare --algorithms arpo+,arpo+:group_most=null train.env_steps=9000 --out runs/ablation
     """
     import shlex
 

@@ -50,7 +50,7 @@ TAIL = 2**16  # bytes of an output in which its last line is
 
 
 def methods_of(source: str | None, overrides: list[str], names: str) -> dict[str, Config]:
-    """`grpo,arpo+:replay_spares=false,…`: the settings of each method, by its name as it is given."""
+    """`grpo,arpo+:group_most=null,…`: the settings of each method, by its name as it is given."""
     methods: dict[str, Config] = {}
     for name in names.replace(" ", "").split(","):
         algorithm, *changes = name.split(":")
@@ -84,9 +84,7 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
     refuse_links(out, write=True)
     comparison.run_all(jobs)
     results = {"command": command, **comparison.results()}
-    text = json.dumps(results, indent=1)
-    text = re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text)  # lists of numbers on one line
-    (out / "results.json").write_text(text + "\n")
+    (out / "results.json").write_text(as_json(results))
     series = [Series(name, **curve) for name, curve in results["curves"].items()]
     save_plot(
         out / "curves.png",
@@ -99,6 +97,12 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
     table = as_table(results)
     (out / "table.md").write_text(table)
     return table
+
+
+def as_json(results: dict[str, Any]) -> str:
+    """For files: lists of numbers are on one line."""
+    text = json.dumps(results, indent=1)
+    return re.sub(r"\[[^][{}\"]*\]", lambda numbers: " ".join(numbers[0].split()), text) + "\n"
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ print(as_table(results))
 """
 
 import dataclasses
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -121,7 +122,9 @@ def as_table(results: dict[str, Any]) -> str:
             counts = f"{len(one['lost'])} | {len(one['gained'])}"
             lines.append(f"| | {method} | {_rate(one['success'])} | {_points(one['over_base'])} | {more} | {counts} |")
     n = len(results["seeds"])
-    over = f"Means over {n} seeds, with 95 % intervals by bootstrap over seeds and tasks"
+    seeds = Counter(run["method"] for run in runs.values())
+    fewer = ", ".join(f"{method} {count}" for method, count in seeds.items() if count < n)  # of joined comparisons
+    over = f"Means over {n} seeds{fewer and f' ({fewer})'}, with 95 % intervals by bootstrap over seeds and tasks"
     used = ", ".join(
         f"{method} {np.mean([run['env_steps'] for run in runs.values() if run['method'] == method]):,.0f}"
         for method in results["curves"]

@@ -364,7 +364,6 @@ class LocalLearner:
             trajectories=batch.trajectories,
             replayed=each(sample.stored for sample in samples).bool(),
             stale=each(sample.version < self.version for sample in samples).bool(),
-            sequence=each(range(len(samples))).long(),
             reference=mine(before.reference),
             values=self._critic.values() if self._critic else new.new_empty(0),
         )

@@ -85,10 +85,7 @@ def metrics_of(seen: Sequence[Seen], norms: Sequence[float]) -> dict[str, float]
     if (stale := stale & ~replayed).any():
         metrics["lag_weight"] = importance[stale].mean().item()
     if replayed.any():
-        w = importance[replayed]
         metrics |= {
-            "replay_weight": w.mean().item(),
-            "replay_rejected": (w == 0).float().mean().item(),
             "replay_clipped": clipped[replayed].float().mean().item(),
             "replay_age": age[replayed].float().mean().item(),
         }
