@@ -31,7 +31,7 @@ def part(methods: list[str], seeds: list[int]) -> dict[str, Any]:
     runs = WHOLE["runs"].items()
     one["runs"] = {name: run for name, run in runs if run["method"] in methods and run["seed"] in seeds}
     for numbers in one["splits"].values():
-        for method in {"grpo", "arpo"} - set(methods):
+        for method in WHOLE["curves"].keys() - set(methods):
             del numbers[method]
     return one
 
