@@ -19,6 +19,9 @@ class Reinforce:
     def accept(self, group: arpo.Group) -> bool:
         return True
 
+    def seeks(self, group: arpo.Group) -> bool:
+        return False
+
     def fill(
         self, groups: Sequence[arpo.Group], update: int, load: Callable[[str], arpo.Trajectory]
     ) -> list[arpo.Group]:

@@ -20,6 +20,7 @@ from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
 from arpo.agent.random_actions import random_action
+from arpo.algorithms.base import make_algorithm
 from arpo.bench.simulated import VirtualLoop
 from arpo.config import Config
 from arpo.engines.base import Prompt, Sampling, Weights
@@ -30,18 +31,13 @@ from arpo.errors import ConfigError, EnvError
 from arpo.runs.store import Run
 from arpo.training.ahead import Ahead
 from arpo.training.rollouts import Rollout, Rollouts
-from arpo.types import Completion, Group, Observation, Task
+from arpo.types import Completion, Observation, Task
 from fake_env import BUTTON, FakeEnv, make_task
 
 VOCABULARY = byte_vocabulary()
 DIALECT = UITars(VOCABULARY)
 TASKS = [make_task(f"press-{i}") for i in range(7)]
 SMALL = {"updates": 6, "rollout_tasks": 3, "n_envs": 8}
-Accept = Callable[[Group], bool]
-
-
-def any_group(group: Group) -> bool:
-    return True
 
 
 class Slow(Slot):
@@ -108,7 +104,6 @@ def learn(
     engine: Engine,
     first: int = 0,
     stop: int | None = None,
-    accept: Accept = any_group,
     seed: int = 0,
     learn_s: float = 9.0,
     tasks: Sequence[Task] = TASKS,
@@ -120,7 +115,7 @@ def learn(
         await engine.load(first)
         pool = SlotPool([Slow(seed + i) for i in range(config.train.n_envs)])
         rollouts = Rollouts(tasks, Agent(engine, DIALECT, Sampling()), config, run, Player(pool, run))
-        async with pool, aclosing(rollouts.batches(first, accept)) as played:
+        async with pool, aclosing(rollouts.batches(first, make_algorithm(config.algorithm, 0))) as played:
             async for rollout in played:
                 seen.append(rollout)
                 await asyncio.sleep(learn_s)
@@ -184,9 +179,6 @@ def test_environments_do_not_wait_for_the_learner(tmp_path: Path) -> None:
 def test_a_killed_run_learns_the_same_groups_again_and_none_twice(redraw: int, tmp_path: Path) -> None:
     config = settings({"name": "dapo", "group": 4, "redraw": redraw}, **SMALL, lag=2)
 
-    def accept(group: Group) -> bool:
-        return len({one.reward for one in group.trajectories}) > 1
-
     with Run.write(tmp_path, "") as run:
         learned: dict[int, list[str]] = {}
         played: dict[str, int] = {}
@@ -194,7 +186,7 @@ def test_a_killed_run_learns_the_same_groups_again_and_none_twice(redraw: int, t
         for kill, saved in ((0, 0), (2, 1), (2, 2), (4, 3), (5, 5), (None, None)):
             finished = {summary.id for summary in run.summaries() if summary.outcome.valid}
             engine = Engine()
-            done = learn(run, config, engine, made, kill, accept, seed=100 * (kill or 9))
+            done = learn(run, config, engine, made, kill, seed=100 * (kill or 9))
             assert not finished & set(engine.asked)  # what was finished is not played again
             assert max(lags(done)) <= 2
             for rollout in done:
@@ -351,7 +343,7 @@ def test_real_environments_under_a_lag(tmp_path: Path) -> None:
         seen = []
         async with LocalPool(lambda: make("pocket"), 4) as pool:
             rollouts = Rollouts(tasks, Agent(engine, DIALECT, Sampling()), config, run, Player(pool, run))
-            async with aclosing(rollouts.batches(0, any_group)) as played:
+            async with aclosing(rollouts.batches(0, make_algorithm(config.algorithm, 0))) as played:
                 async for rollout in played:
                     seen.append(rollout)
                     await asyncio.sleep(0.05)

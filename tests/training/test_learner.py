@@ -73,7 +73,7 @@ def play(checkpoint: Checkpoint, folder: Path, config: Config = FREE, screenshot
     engine = LocalEngine(checkpoint, max_context=2000)
     with Run.write(folder, "") as run:
         rollouts = rollouts_of(engine, config, run, screenshots=screenshots)
-        groups = asyncio.run(rollouts.groups(0, lambda group: True))
+        groups = asyncio.run(rollouts.groups(0, make_algorithm(config.algorithm, 0)))
         pad = rollouts.agent.dialect.image_pad
         credits = [for_every_token(group, [1.0, -0.5 - i, 0.25]) for i, group in enumerate(groups)]
         samples = [to_samples(group, of_group, pad) for group, of_group in zip(groups, credits, strict=True)]

@@ -17,7 +17,7 @@ from arpo.agent.actions import Action, Click, Finish
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
-from arpo.algorithms.base import make_algorithm
+from arpo.algorithms.base import Algorithm, make_algorithm
 from arpo.config import Config
 from arpo.engines.base import Prompt, Sampling, Weights
 from arpo.engines.scripted import byte_vocabulary
@@ -67,20 +67,16 @@ def rollouts_in(tasks: list[Task], engine: Engine, config: Config, run: Run | No
     return Rollouts(tasks, agent, config, run, Player(pool, run))  # type: ignore[arg-type]
 
 
-def accepts(config: Config) -> Callable[[Group], bool]:
-    return make_algorithm(config.algorithm, config.seed).accept
-
-
 def play(
     run: Run,
     config: Config,
     engine: Engine | None = None,
     update: int = 0,
-    accept: Callable[[Group], bool] | None = None,
+    algorithm: Algorithm | None = None,
     make_env: Callable[[], Env] = FakeEnv,
     tasks: list[Task] = TASKS,
 ) -> list[Group]:
-    judge = accept or accepts(config)
+    judge = algorithm or make_algorithm(config.algorithm, config.seed)
 
     async def work() -> list[Group]:
         async with LocalPool(make_env, 5) as pool:
@@ -334,7 +330,8 @@ def test_a_task_that_is_given_up_is_drawn_no_more_and_others_take_its_place(curr
     async def work(run: Run) -> list[list[Group]]:
         pool = LocalPool(lambda: Broken("press-1", "press-4"), 3)
         rollouts = rollouts_in(TASKS, Engine(), config, run, pool)
-        return [await rollouts.groups(update, lambda group: True) for update in range(6)]
+        algorithm = make_algorithm(config.algorithm, 0)
+        return [await rollouts.groups(update, algorithm) for update in range(6)]
 
     with Run.write(tmp_path, "") as run:
         updates = asyncio.run(work(run))
@@ -352,18 +349,20 @@ def test_a_group_whose_task_is_given_up_meanwhile_has_nothing_to_teach(tmp_path:
         groups = play(run, config, make_env=lambda: Broken("press-1"), tasks=TASKS[:2])
         assert len(list(run.summaries(task_id="press-1"))) == 9  # of 18
     assert {group.task_id: len(group.trajectories) for group in groups} == {"press-0": 6, "press-1": 0}
-    assert not any(accepts(config)(group) for group in groups if group.task_id == "press-1")
+    judge = make_algorithm(config.algorithm, 0)
+    assert not any(judge.accept(group) for group in groups if group.task_id == "press-1")
 
 
 def test_where_every_task_is_given_up_the_run_stops(tmp_path: Path) -> None:
     config = settings({"group": 3}, rollout_tasks=2)
 
     async def work(run: Run) -> None:
+        algorithm = make_algorithm(config.algorithm, 0)
         pool = LocalPool(lambda: Broken("press-0", "press-1"), 3)
         rollouts = rollouts_in(TASKS[:2], Engine(), config, run, pool)
         with pytest.raises(EnvError, match="update 1: machines failed in every episode"):
-            await rollouts.groups(0, lambda group: True)
-        await rollouts.groups(1, lambda group: True)
+            await rollouts.groups(0, algorithm)
+        await rollouts.groups(1, algorithm)
 
     with Run.write(tmp_path, "") as run, pytest.raises(EnvError, match="failed in each of the 2 tasks"):
         asyncio.run(work(run))
@@ -468,3 +467,23 @@ def test_hard_tasks_get_more_attempts_and_easy_ones_fewer(tmp_path: Path) -> Non
         played = len(list(run.summaries()))
         assert play(run, config, Engine(policy), tasks=TASKS[:3]) == groups  # nothing is played again
         assert len(list(run.summaries())) == played == 12
+
+
+def test_the_first_success_of_a_task_ends_the_search_for_it(tmp_path: Path) -> None:
+    """A few attempts more at a time. With replay, a task with a stored success is not searched again."""
+
+    def policy(session: str, seed: int) -> Action:
+        return PRESS if session.rsplit("-", 2)[1] == "5" else MISS  # the sixth attempt of every group
+
+    config = settings({"name": "arpo", "group": 2, "group_most": 9}, rollout_tasks=2)
+    never = Engine(lambda session, seed: MISS)
+    with Run.write(tmp_path, "") as run:
+        arpo = make_algorithm(config.algorithm, 0)
+        sizes = []
+        for update, engine in enumerate((never, Engine(policy), never)):
+            groups = play(run, config, engine, update, arpo, tasks=TASKS[:2])
+            sizes.append([len(group.trajectories) for group in groups])
+            arpo.remember(groups, update)
+        assert sizes == [[9, 9], [6, 6], [2, 2]]
+        grpo = make_algorithm(settings({"name": "grpo", "group": 2, "group_most": 9}).algorithm, 0)
+        assert [len(group.trajectories) for group in play(run, config, never, 3, grpo, tasks=TASKS[:2])] == [9, 9]

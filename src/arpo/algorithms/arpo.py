@@ -29,6 +29,10 @@ class Arpo(Grpo):
         """A failed group that a stored success will join teaches something, too."""
         return super().accept(group) or (self.settings.replay and self.replay.fills(group))
 
+    def seeks(self, group: Group) -> bool:
+        """A stored success costs nothing; only the first one has to be found."""
+        return super().seeks(group) and not (self.settings.replay and self.replay.fills(group))
+
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
         return self.replay.fill(groups, update, load) if self.settings.replay else list(groups)
 

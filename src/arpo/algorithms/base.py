@@ -1,6 +1,7 @@
 """The contract of an algorithm: which groups are learned, what joins them, what each token is worth, and its loss.
 
     algorithm = make_algorithm(config.algorithm, config.seed)
+    if algorithm.seeks(group): …                           # then its task is tried more often
     if algorithm.accept(group): …                          # else another task may take its place
     filled = algorithm.fill(groups, update, run.trajectory)    # replay
     credits = algorithm.advantages(group)                  # token by token, of each trajectory
@@ -87,6 +88,10 @@ class Algorithm(Protocol):
 
     def accept(self, group: Group) -> bool:
         """Whether a group teaches something. If not, another task may take its place (`algorithm.redraw`)."""
+        ...
+
+    def seeks(self, group: Group) -> bool:
+        """Whether more attempts at its task are wanted now, since all of these failed (`algorithm.group_most`)."""
         ...
 
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from arpo.algorithms.advantages import group_advantages, surprising
+from arpo.algorithms.advantages import failed, group_advantages, surprising
 from arpo.algorithms.base import Credit, Loss, SampledTokens
 from arpo.algorithms.loss import clipped_surrogate
 from arpo.config import AlgorithmConfig
@@ -28,6 +28,9 @@ class Grpo:
 
     def accept(self, group: Group) -> bool:
         return any(any(credit.advantages) for credit in self.advantages(group))
+
+    def seeks(self, group: Group) -> bool:
+        return failed(group, self.settings.solved)
 
     def fill(self, groups: Sequence[Group], update: int, load: Callable[[str], Trajectory]) -> list[Group]:
         return list(groups)

@@ -31,6 +31,7 @@ from arpo.agent.actions import Wait
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
+from arpo.algorithms.base import make_algorithm
 from arpo.bench.envs import bar
 from arpo.bench.simulated import Latencies, SimulatedEngine, SimulatedSlot, VirtualLoop, replies_of
 from arpo.config import Config, at_least
@@ -269,7 +270,7 @@ async def decoupled(n: int, gpus: int, lag: int, stragglers: int, times: Latenci
     start: tuple[float, float, float] | None = None
     with tempfile.TemporaryDirectory() as folder, _WithoutScreens.write(Path(folder), "") as run:
         rollouts = Rollouts(tasks, Agent(engine, dialect, Sampling()), config, run, Player(pool, run))
-        async with pool, aclosing(rollouts.batches(0, lambda group: True)) as played:
+        async with pool, aclosing(rollouts.batches(0, make_algorithm(config.algorithm, seed))) as played:
             async for rollout in played:
                 whole = [one for group in rollout.groups for one in group.trajectories if one.outcome.valid]
                 screens = sum(len(one.steps) for one in whole)

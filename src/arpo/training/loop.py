@@ -51,7 +51,7 @@ async def train(
             on_update(metrics)
     image_pad = rollouts.agent.dialect.image_pad
     with checkpoints.guard(learner, algorithm):
-        async with aclosing(rollouts.batches(learner.version, algorithm.accept)) as played:
+        async with aclosing(rollouts.batches(learner.version, algorithm)) as played:
             async for rollout in played:
                 began = time.monotonic()
                 groups = algorithm.fill(rollout.groups, rollout.update, partial(_stored, run, run.trajectory))

@@ -3,7 +3,7 @@
     sources = Sources([Path("runs/first")], config)       # in one line, why they cannot be learned from
     sources.refuse_foreign(loaded)                        # … or why not by this model
     sources.copy(run, loaded)                             # into the new run's own store, once
-    async for rollout in Stored(tasks, agent, config, run).batches(first, accept): …
+    async for rollout in Stored(tasks, agent, config, run).batches(first, algorithm): …
 
 Of a training the episodes that it learned from are taken, of an evaluation all: those with a score and with steps. What
 a training was judged by is left out, for it may be of held-out tasks. Each is copied with its screenshots, so that the
@@ -34,7 +34,7 @@ from rich.console import Console
 from arpo.agent.episode import Agent
 from arpo.agent.player import Reward, rewarded, well_formed
 from arpo.algorithms.advantages import EQUAL
-from arpo.algorithms.base import METHODS, Needs
+from arpo.algorithms.base import METHODS, Algorithm, Needs
 from arpo.config import Config
 from arpo.envs.base import refuse_unfit, settings_of
 from arpo.errors import ConfigError, printable
@@ -271,12 +271,12 @@ class Stored:
             raise damaged(run.folder, "copied episodes are missing")
         self._in_turn = InTurn(learned, config.train.rollout_tasks, config.seed)
 
-    async def batches(self, first: int, accept: Callable[[Group], bool]) -> AsyncGenerator[Rollout]:
+    async def batches(self, first: int, algorithm: Algorithm) -> AsyncGenerator[Rollout]:
         """See `Groups`."""
         updates = self.config.train.updates
         for update in range(first, updates):
             before = time.monotonic()
-            drawn = [self._draw(task, update, accept) for task in self._in_turn.tasks_of(update)]
+            drawn = [self._draw(task, update, algorithm.accept) for task in self._in_turn.tasks_of(update)]
             taken = [one for _, summaries in drawn for one in summaries]
             waited = time.monotonic() - before
             yield Rollout(update, [group for group, _ in drawn], taken, update + 1 == updates, waited)

@@ -15,7 +15,8 @@ from typing import Protocol
 
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player, Reward, well_formed
-from arpo.algorithms.advantages import failed, solved_by_all
+from arpo.algorithms.advantages import solved_by_all
+from arpo.algorithms.base import Algorithm
 from arpo.config import Config
 from arpo.errors import EnvError
 from arpo.runs.store import Run
@@ -40,8 +41,8 @@ class Groups(Protocol):
 
     agent: Agent
 
-    def batches(self, first: int, accept: Callable[[Group], bool]) -> AsyncGenerator[Rollout]:
-        """Update by update, from `first` on. `accept`: whether a group teaches something."""
+    def batches(self, first: int, algorithm: Algorithm) -> AsyncGenerator[Rollout]:
+        """Update by update, from `first` on. `algorithm` says which groups teach something."""
         ...
 
 
@@ -82,11 +83,11 @@ class Rollouts:
         self.on_episode = on_episode
         self._in_turn = InTurn(tasks, config.train.rollout_tasks, config.seed)
 
-    async def batches(self, first: int, accept: Callable[[Group], bool]) -> AsyncGenerator[Rollout]:
+    async def batches(self, first: int, algorithm: Algorithm) -> AsyncGenerator[Rollout]:
         """Update by update, from `first` on. With a lag, groups are played meanwhile, and come as they are finished."""
         train = self.config.train
         budget = train.env_steps or math.inf
-        ahead = Ahead(self, first, accept) if train.lag else None
+        ahead = Ahead(self, first, algorithm.accept) if train.lag else None
         spent = self._spent(first)
         try:
             for update in range(first, train.updates):
@@ -94,7 +95,7 @@ class Rollouts:
                     break
                 before = time.monotonic()
                 if ahead is None:
-                    groups = await self.groups(update, accept)
+                    groups = await self.groups(update, algorithm)
                     played = list(self.run.summaries(update=update, source="rollout"))
                 else:
                     groups, played = await ahead.take(update)
@@ -112,16 +113,16 @@ class Rollouts:
             return sum(metrics["env_steps"] for metrics in self.run.metrics() if metrics["update"] < first)
         return sum(episode.n_steps for episode in self.run.summaries(source="rollout") if episode.update < first)
 
-    async def groups(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
-        """The groups of an update. Those that `accept` refuses give way to others, as often as `redraw` says.
+    async def groups(self, update: int, algorithm: Algorithm) -> list[Group]:
+        """The groups of an update. Those not accepted give way to others, as often as `redraw` says.
 
         EnvError where machines failed in all episodes: there is nothing to learn from.
         """
-        groups = await self._accepted(update, accept)
+        groups = await self._accepted(update, algorithm)
         refuse_lost(groups, update)
         return groups
 
-    async def _accepted(self, update: int, accept: Callable[[Group], bool]) -> list[Group]:
+    async def _accepted(self, update: int, algorithm: Algorithm) -> list[Group]:
         config = self.config
         wanted = config.train.rollout_tasks
         taken: list[Group] = []
@@ -129,10 +130,10 @@ class Rollouts:
         for round_ in range(config.algorithm.redraw + 1):
             others = [task for task in self.playable(update, round_) if task.id not in {one.task_id for one in taken}]
             others.sort(key=lambda task: task.id in refused)  # refused ones again only where no other is left
-            played = await self.play(others[: wanted - len(taken)], update, round_)
+            played = await self.play(others[: wanted - len(taken)], update, round_, seeks=algorithm.seeks)
             if round_ == config.algorithm.redraw:
                 return [*taken, *played]
-            taken += [group for group in played if accept(group)]
+            taken += [group for group in played if algorithm.accept(group)]
             if len(taken) == wanted:
                 break
             refused |= {group.task_id for group in played}
@@ -180,8 +181,12 @@ class Rollouts:
         update: int,
         round_: int,
         ended: Callable[[Attempt, Summary | None], object] = lambda attempt, played: None,
+        seeks: Callable[[Group], bool] = lambda group: False,
     ) -> list[Group]:
-        """The groups of these tasks. `ended` is called after each episode; None: its task was given up before it."""
+        """The groups of these tasks.
+
+        `ended` is called after each episode; None: its task was given up before it. `seeks`: whether a group goes on.
+        """
         names: dict[tuple[str, int], str] = {}  # ids of the trajectories, by task and member
 
         def done(attempt: Attempt, played: Summary | None) -> None:
@@ -197,7 +202,7 @@ class Rollouts:
             return Group(task.id, tuple(one for (name, _), one in sorted(stored.items()) if name == task.id))
 
         begun = 0
-        for most, goes_on in self._waves():
+        for most, goes_on in self._waves(seeks):
             members, going = range(begun, most), [task for task in tasks if goes_on(group(task))]
             attempts = [self._attempt(task, member, update, round_) for task in going for member in members]
             await self.player.play(attempts, lambda task, env: self.agent, self.config.train.n_envs, done, self.reward)
@@ -205,7 +210,7 @@ class Rollouts:
             begun = most
         return [group(task) for task in tasks]
 
-    def _waves(self) -> list[tuple[int, Callable[[Group], bool]]]:
+    def _waves(self, seeks: Callable[[Group], bool]) -> list[tuple[int, Callable[[Group], bool]]]:
         """Up to how many attempts groups go on, and which do: by `group_least` and `group_most`."""
         algorithm = self.config.algorithm
         waves: list[tuple[int, Callable[[Group], bool]]] = [(algorithm.group, lambda group: True)]
@@ -214,9 +219,9 @@ class Rollouts:
                 (algorithm.group_least, lambda group: True),
                 (algorithm.group, lambda group: not solved_by_all(group, algorithm.solved)),
             ]
-        if algorithm.group_most is not None and algorithm.group_most > algorithm.group:
-            waves.append((algorithm.group_most, lambda group: failed(group, algorithm.solved)))
-        return waves
+        most = algorithm.group_most or algorithm.group
+        further = range(2 * algorithm.group, most + algorithm.group, algorithm.group)
+        return [*waves, *((min(attempts, most), seeks) for attempts in further)]
 
     def _attempt(self, task: Task, member: int, update: int, round_: int) -> Attempt:
         seed, episode = self.config.seed, f"u{update}.{round_}-{task.id}-{member}"
