@@ -204,7 +204,10 @@ class AlgorithmConfig(Section):
         None, "a group ends after so many attempts where all of them solved the task; null: `group`", ge=1
     )
     group_most: int | None = setting(
-        None, "a group in which all attempts failed goes on up to so many; null: `group`", ge=1, le=4096
+        None,
+        "a group in which all attempts failed goes on up to so many, `group` at a time; null: `group`",
+        ge=1,
+        le=4096,
     )
     std: Literal["population", "sample"] = setting("population", "which standard deviation divides advantages")
     format_reward: float = setting(-1.0, "added to the score of an episode with a reply that was no action", le=0)
