@@ -44,6 +44,13 @@ def test_overrides_go_on_top_of_a_file_and_the_last_one_counts(tmp_path: Path) -
     assert config.env.name == "pocket"
 
 
+def test_a_part_of_a_task_never_counts_as_the_whole() -> None:
+    assert load_config(None, ["algorithm.partial=0.5"]).algorithm.partial == 0.5
+    with pytest.raises(ConfigError) as refused:
+        load_config(None, ["algorithm.partial=0.5", "algorithm.solved=0.5"])
+    assert "algorithm.solved" in str(refused.value) and "more than algorithm.partial" in str(refused.value)
+
+
 @pytest.mark.parametrize("size", ["448x280", "[448, 280]", "[448,280]"])
 def test_a_size_is_written_with_an_x_or_as_a_list(size: str) -> None:
     assert load_config(None, [f"env.size={size}"]).env.size == (448, 280)

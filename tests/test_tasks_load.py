@@ -128,6 +128,8 @@ def test_a_broken_task_file_is_refused_with_its_name_and_the_place(tmp_path: Pat
     spec = write_list(tmp_path, {"buttons": ["mine-1"]})
     path = put_beside(tmp_path, make_task("mine-1", max_steps=0))
     assert refusal(spec) == f"{path}: max_steps=0: must be from 1 to 10000"
+    put_beside(tmp_path, make_task("mine-1", partial=0.5))
+    assert refusal(spec) == f"{path}: partial=0.5: is for training alone to say, by algorithm.partial"
     whole = json.loads(to_json(make_task("mine-1")))
     for change, reason in (
         ({"max_steps": "many"}, "max_steps: Input should be a valid integer"),

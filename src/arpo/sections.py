@@ -211,6 +211,12 @@ class AlgorithmConfig(Section):
     )
     std: Literal["population", "sample"] = setting("population", "which standard deviation divides advantages")
     format_reward: float = setting(-1.0, "added to the score of an episode with a reply that was no action", le=0)
+    partial: float = setting(
+        0.0,
+        "the most that an attempt earns which did a part: by the share of it, where the checker has parts",
+        ge=0,
+        lt=1,
+    )
     solved: float = setting(1.0, "the score of a solved task: what replay keeps, `arpo select` counts", gt=0, le=1)
     clip_low: float = setting(0.2, "how far below 1 the probability ratio may count", gt=0, lt=1)
     clip_high: float = setting(0.3, "how far above 1 it may count", gt=0)
@@ -261,6 +267,13 @@ class AlgorithmConfig(Section):
         if (name := others.data.get("name")) and group < (least := METHODS.find(name.partition(":")[0]).least_group):
             raise ValueError(f"must be at least {least}")
         return group
+
+    @pydantic.field_validator("solved")
+    @classmethod
+    def _more_than_a_part(cls, solved: float, others: pydantic.ValidationInfo) -> float:
+        if (partial := others.data.get("partial", 0.0)) >= solved:
+            raise ValueError(f"must be more than algorithm.partial, which is {partial}")
+        return solved
 
     @property
     def method(self) -> str:

@@ -46,6 +46,7 @@ class Task:
     evaluator: Json  # {"func": "infeasible"}: only Fail scores, in every environment
     split: str
     max_steps: int = 15
+    partial: float = 0.0  # what it scores at most where it is done in part; only a training's attempts have it
 
     @property
     def feasible(self) -> bool:

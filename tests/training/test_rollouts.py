@@ -17,6 +17,7 @@ from arpo.agent.actions import Action, Click, Finish
 from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
+from arpo.algorithms.advantages import failed
 from arpo.algorithms.base import Algorithm, make_algorithm
 from arpo.config import Config
 from arpo.engines.base import Prompt, Sampling, Weights
@@ -26,6 +27,7 @@ from arpo.envs.pool import LocalPool
 from arpo.errors import EngineError, EnvError, TaskError
 from arpo.runs.store import Run
 from arpo.seeds import EVALUATION, start_seed, training_seed
+from arpo.training.metrics import episode_metrics
 from arpo.training.rollouts import Rollouts
 from arpo.types import Completion, Group, Observation, Outcome, Provenance, Task, Trajectory
 from fake_env import BUTTON, FakeEnv, make_task
@@ -173,6 +175,29 @@ def test_a_group_starts_from_one_screen_and_draws_its_own_replies(tmp_path: Path
     assert len(set(seeds)) == 6 and max(seeds) < EVALUATION
     assert seeds == [training_seed(0, group.task_id, update) for update in (0, 1) for group in updates[update]]
     assert len({seed for _, seed in engine.asked}) == len(engine.asked)
+
+
+class Graded(FakeEnv):
+    """Done in part by whoever misses the button, where the task pays for that."""
+
+    def score(self) -> float:
+        assert self.task is not None
+        return super().score() or self.task.partial * 0.5
+
+
+def test_a_setting_says_what_attempts_earn_that_did_a_part_and_the_tasks_stay_as_they_were(tmp_path: Path) -> None:
+    for partial in (0.0, 0.4):
+        config = settings({"group": 6, "partial": partial}, rollout_tasks=6)
+        with Run.write(tmp_path / str(partial), "") as run:
+            groups = play(run, config, make_env=Graded)
+            played = list(run.summaries(source="rollout"))
+        scores = Counter(member.score for group in groups for member in group.trajectories)
+        assert set(scores) == {partial * 0.5, 1.0}
+        assert episode_metrics(played, groups, groups, 1.0)["success"] == scores[1.0] / 36
+        assert {group.task_id for group in groups if failed(group, 1.0)} == {
+            group.task_id for group in groups if all(member.score != 1 for member in group.trajectories)
+        }
+    assert not any(task.partial for task in TASKS)
 
 
 def with_starts(config: Config, n_starts: int, seed: int = 0) -> Config:

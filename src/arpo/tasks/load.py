@@ -194,6 +194,8 @@ def _task(data: Any, path: Path, env: str, domain: str | None = None) -> Task:
         raise TaskError(f"{path}: nested too deeply") from None
     if not 1 <= task.max_steps <= MOST_STEPS:
         raise TaskError(f"{path}: max_steps={task.max_steps}: must be from 1 to {MOST_STEPS}")
+    if task.partial:
+        raise TaskError(f"{path}: partial={task.partial}: is for training alone to say, by algorithm.partial")
     return task
 
 

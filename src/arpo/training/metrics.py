@@ -31,8 +31,8 @@ def episode_metrics(
     stored = sum(episode.source == "offline" for episode in played)
     n_valid, n_groups = max(1, len(valid)), max(1, len(groups))
     return {
-        "success": math.fsum(episode.score or 0.0 for episode in valid) / n_valid,  # fsum: their order does not matter
-        "reward": math.fsum(episode.reward or 0.0 for episode in valid) / n_valid,
+        "success": sum((episode.score or 0.0) >= solved for episode in valid) / n_valid,
+        "reward": math.fsum(episode.reward or 0.0 for episode in valid) / n_valid,  # fsum: order does not matter
         "spread": math.fsum(statistics.pstdev(rewards) for group in groups if (rewards := rewards_of(group)))
         / n_groups,
         "failed_groups": sum(failed(group, solved) for group in groups) / n_groups,

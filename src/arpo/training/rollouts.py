@@ -10,7 +10,7 @@ import random
 import time
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from arpo.agent.episode import Agent
@@ -78,6 +78,7 @@ class Rollouts:
         on_episode: Callable[[int], object] = lambda update: None,
     ) -> None:
         """`on_episode` is called after each episode, with its update."""
+        tasks = [replace(task, partial=config.algorithm.partial) for task in tasks]
         self.tasks, self.agent, self.config, self.run, self.player = tasks, agent, config, run, player
         self.reward = reward or well_formed(config.algorithm.format_reward)
         self.on_episode = on_episode

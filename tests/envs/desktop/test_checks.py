@@ -14,6 +14,7 @@ import tempfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -338,6 +339,8 @@ def test_metrics_are_joined_as_osworld_joins_them(start: Start) -> None:
 
     assert both(whole, half, "and") == pytest.approx((1 + 2 / 3) / 2)
     assert both(whole, none, "and") == 0
+    in_part = replace(task_of(["diff_text_file"] * 2, [whole, none], [whole] * 2), partial=0.3)
+    assert score(sandbox, in_part, "") == pytest.approx(0.3 / 2)
     assert both(half, none, "or") == pytest.approx(2 / 3)
     assert score(sandbox, task_of("exact_match", {"type": "answer"}, rule({"expected": "42"})), "42") == 1
     assert score(sandbox, task_of("is_utc_0", said("echo 'Time zone: UTC (UTC, +0000)'")), "") == 1

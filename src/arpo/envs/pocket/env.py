@@ -97,7 +97,9 @@ class PocketEnv:
         if isinstance(self._last, Fail) or not self._task.feasible:
             return float(isinstance(self._last, Fail) and not self._task.feasible)
         family, params = family_of(self._task)
-        return float(family.done(self.desk, params))
+        if family.done(self.desk, params):
+            return 1.0
+        return self._task.partial * family.done_in_part(self.desk, params)
 
     def close(self) -> None:
         self._desk = self._task = self._frame = None

@@ -79,7 +79,11 @@ def _fetch(machine: Machine, evaluator: dict[str, Any], osworld: Evaluators | No
 
 
 def _score(machine: Machine, task: Task, fetched: dict[str, list[Any]], osworld: Evaluators | None) -> float:
-    """All metrics must have something to say and their mean counts; with "or" the best of them does."""
+    """All metrics must have something to say and their mean counts; with "or" the best of them does.
+
+    Where some say nothing, `partial` of their mean counts. What was right from the start counts too, since nobody has
+    looked then; it is the same for all attempts that are compared.
+    """
     metrics = listed(task.evaluator["func"])
     options = [at(task.evaluator, "options", i) or {} for i in range(len(metrics))]
     theirs = [bool(osworld and _no_metric(*one)) for one in zip(metrics, options, strict=True)]
@@ -95,7 +99,8 @@ def _score(machine: Machine, task: Task, fetched: dict[str, list[Any]], osworld:
         scores.append(number(verdict, f"{task.id}: its checker"))
     if task.evaluator.get("conj", "and") == "or":
         return max(scores)
-    return sum(scores) / len(scores) if all(scores) else 0.0
+    mean = sum(scores) / len(scores)
+    return mean if all(scores) else task.partial * mean
 
 
 def _asked(evaluator: dict[str, Any], i: int) -> list[tuple[str, dict[str, Any]]]:

@@ -8,7 +8,7 @@ different each time, and no place on the screen can be learned by heart.
 import string
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from functools import cache
 from random import Random
 from typing import Any, ClassVar, TypeAlias
@@ -56,9 +56,19 @@ class Family(ABC):
 
     def done(self, desk: Desktop, p: Params) -> bool:
         """Whether it is, and nothing was done that nobody asked for: no mail sent, nothing ordered, no file lost."""
-        return self.check(desk, p) and all(
-            now == desk.stores["start"][kind] for kind, now in belongings(desk).items() if kind not in self.judges
-        )
+        return self.check(desk, p) and self._spared(desk)
+
+    def done_in_part(self, desk: Desktop, p: Params) -> float:
+        """Where several things are asked for, the share of them that is done, if nothing else was; 0 at the start."""
+        return self.progress(desk, p) if self._spared(desk) else 0.0
+
+    def progress(self, desk: Desktop, p: Params) -> float:
+        """That share, by what `check` looks at. See `way_made`."""
+        return 0.0
+
+    def _spared(self, desk: Desktop) -> bool:
+        start = desk.stores["start"]
+        return all(now == start[kind] for kind, now in belongings(desk).items() if kind not in self.judges)
 
     @abstractmethod
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
@@ -160,6 +170,13 @@ def belongings(desk: Desktop) -> dict[str, Any]:
 @cache
 def _first_web() -> dict[str, Any]:
     return new_store(Random(0))
+
+
+def way_made(start: Iterable[Hashable], wanted: Iterable[Hashable], now: Iterable[Hashable]) -> float:
+    """The share of the way from the start to what is wanted, entry by entry; changes beside it count against."""
+    before, goal, present = Counter(start), Counter(wanted), Counter(now)
+    whole, left = ((goal - one).total() + (one - goal).total() for one in (before, present))
+    return max(0.0, 1 - left / whole)
 
 
 def ledger(mails: list[Letter], with_trash: bool = True) -> Counter[tuple[str, str, str, str, str, bool]]:

@@ -11,7 +11,16 @@ from typing import ClassVar
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.files import FileManager
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import KINDS, Family, Infeasible, Params, add_file, add_files, open_perhaps
+from arpo.envs.pocket.families.base import (
+    KINDS,
+    Family,
+    Infeasible,
+    Params,
+    add_file,
+    add_files,
+    open_perhaps,
+    way_made,
+)
 from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.vfs import PLACES, TRASH, FileSystem, join
 from arpo.envs.pocket.words import drawn, noun, nouns, one_of, sentence
@@ -333,6 +342,12 @@ class CleanUp(FileFamily):
         for name in files.names(f"/{p['folder']}"):
             if self._goes(name, p):
                 files.trash(f"/{p['folder']}/{name}")
+
+    def progress(self, desk: Desktop, p: Params) -> float:
+        wanted: FileSystem = desk.stores["files"].twin()
+        self.goal(wanted, p)
+        states = (desk.stores["files"], wanted, desk.files)
+        return way_made(*(state.outside_trash()[0].items() for state in states))
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         item = s.find("Delete", kind="menuitem")

@@ -12,7 +12,7 @@ from typing import ClassVar
 from arpo.agent.actions import Click, Fail
 from arpo.envs.pocket.apps.mail import FOLDERS, ME, Letter, Mail, add_message, fill, letters, new_subject
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, ledger, open_perhaps
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, ledger, open_perhaps, way_made
 from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.words import drawn, noun, nouns, one_of, person, sentence
 
@@ -221,6 +221,12 @@ class ArchiveAll(MailFamily):
         for mail in mails:
             if mail.sender == p["sender"]:
                 mail.folder = "Archive" if p["verb"] == "Archive" else "Trash"
+
+    def progress(self, desk: Desktop, p: Params) -> float:
+        wanted = remembered(desk)
+        self.goal(wanted, p)
+        states = (remembered(desk), wanted, letters(desk))
+        return way_made(*(ledger(state, self.trash_counts).elements() for state in states))
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         rows = s.all(kind="row", label=p["sender"], window="Mail")

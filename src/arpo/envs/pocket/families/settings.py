@@ -8,7 +8,7 @@ from arpo.agent.actions import Drag, Fail
 from arpo.envs.pocket.apps.settings import CHECKS, CHOICES, DEFAULTS, DISABLED_BY, SLIDERS, VALUES, Settings, randomise
 from arpo.envs.pocket.canvas import COLORS
 from arpo.envs.pocket.desktop import Desktop
-from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, open_perhaps
+from arpo.envs.pocket.families.base import Family, Infeasible, Params, clutter, open_perhaps, way_made
 from arpo.envs.pocket.screen import Control, Move, ParsedScreen
 from arpo.envs.pocket.words import coin, drawn, one_of
 
@@ -147,6 +147,10 @@ class SettingsFamily(Family):
 
     def check(self, desk: Desktop, p: Params) -> bool:
         return desk.settings == {**desk.stores["before"], **self.wanted(p)}
+
+    def progress(self, desk: Desktop, p: Params) -> float:
+        before = desk.stores["before"]
+        return way_made(before.items(), {**before, **self.wanted(p)}.items(), desk.settings.items())
 
 
 class Toggle(SettingsFamily):
