@@ -179,9 +179,10 @@ def test_an_episode_of_the_longest_replies_fits_into_the_context_of_base(preset:
 def test_fixed_and_fresh_starts_are_compared_on_the_same_tasks_and_budget(dry_run: DryRun) -> None:
     fixed, fresh, usual = (load_config(name, []) for name in ("pocket-fixed", "pocket-fresh", "pocket-compare"))
     assert fixed.with_values({"env.starts": "fresh"}) == fresh
-    other = {"tasks.source": "seldom", "train.env_steps": 15_000, "eval.trials": 4, "eval.held_out": 32}
-    assert fresh == usual.with_values(other)
-    half = {"tasks.source": "seldom16", "train.env_steps": 7_500, "eval.held_out": 16}
+    judged = {"eval.trials": 4, "eval.held_out": 32}
+    smaller = {"train.rollout_tasks": 4, "train.optimizer_tasks": 4}
+    assert fresh == usual.with_values({"tasks.source": "seldom", "train.env_steps": 7_500} | judged | smaller)
+    half = {"tasks.source": "seldom16", "train.env_steps": 3_750, "eval.held_out": 16}
     speed = {"train.n_envs": 32, "eval.n_envs": 32, "train.save_every": 10}
     assert load_config("pocket-fixed16", []) == fixed.with_values(half | speed)
     told = {name: dry_run(name)[1] for name in ("pocket-fixed", "pocket-fresh")}
