@@ -51,6 +51,8 @@ def add(to: dict[str, Any], other: dict[str, Any]) -> str | None:
         return f"{twice[0]} is in both"
     if to["budget"] != other["budget"] or tasks_of(to) != (tasks := tasks_of(other)):
         return "has another budget or other tasks"
+    if any(numbers["left_out"] != other["splits"][split]["left_out"] for split, numbers in to["splits"].items()):
+        return "has scores of other tasks"
     if missing := set(other["seeds"]) - set(to["seeds"]):
         return f"has the seed {min(missing)}, which the first comparison has not"
     first = next(iter(to["curves"]))

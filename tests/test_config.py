@@ -266,6 +266,9 @@ def test_a_run_of_an_earlier_arpo_is_read_where_settings_that_are_gone_were_off(
     assert load_config(path, [], stored=True) == load_config(None, ["algorithm.name=arpo"])
     with pytest.raises(ConfigError, match=r"algorithm.replay_tau=null: unknown key"):
         load_config(path, [])  # a user's file is told
+    named = "arpo:replay_tau=null:redraw=2:replay_spares=false"
+    path = write(tmp_path, f"algorithm: {{name: {named}, replay: true, redraw: 2, {off}}}")
+    assert load_config(path, [], stored=True) == load_config(None, ["algorithm.name=arpo:redraw=2"])
     path = write(tmp_path, "algorithm: {name: arpo+, replay: true, replay_tau: 8.0}")
     with pytest.raises(ConfigError, match=r"algorithm.replay_tau=8.0: arpo has this setting no more"):
         load_config(path, [], stored=True)

@@ -262,6 +262,7 @@ def test_more_and_fewer_episodes_than_planned_are_said(dry_run: DryRun) -> None:
         ("algorithm.name=dpo algorithm.kl=0.1", "algorithm.kl=0.1: has no effect on dpo; leave it at algorithm.kl=0.0"),
         ("algorithm.name=rft algorithm.kl=0.1", "algorithm.kl=0.1: has no effect on rft; leave it at algorithm.kl=0.0"),
         ("algorithm.name=kto algorithm.surprising=0.5", "algorithm.surprising=0.5: has no effect on kto"),
+        ("algorithm.name=rft algorithm.partial=0.5", "algorithm.partial=0.5: has no effect on rft"),
         ("algorithm.name=ppo:replay=true", "algorithm.replay=true: has no effect on ppo"),
         ("algorithm.name=ppo train.ranks=2", "ppo has a value head, which one process learns; set it to 1"),
         ("algorithm.name=dpo algorithm.replay_count=2", "leave it at algorithm.replay_count=1"),

@@ -88,6 +88,8 @@ def load_config(source: str | None, overrides: list[str], stored: bool = False) 
             if (value := algorithm.pop(field, off)) != off:
                 gone = "arpo has this setting no more (CHANGELOG.md, Removed); arpo 0.2.0 reads such a run"
                 raise ConfigError(f"{source}: algorithm.{field}={_shown(value)}: {gone}")
+        if isinstance(name := algorithm.get("name"), str):  # it may say that they are off
+            algorithm["name"] = ":".join(part for part in name.split(":") if part.partition("=")[0] not in GONE)
     if source is not None:  # first alone, so that an error says whether the file or the command line is wrong
         _validated(values, stored, prefix=f"{source}: ")
     for name in [override.partition("=")[2] for override in overrides if override.startswith("algorithm.name=")]:

@@ -82,10 +82,14 @@ def test_a_method_with_fewer_seeds_is_compared_on_these(tmp_path: Path) -> None:
 def test_what_cannot_be_joined_is_one_line(tmp_path: Path) -> None:
     grpo, arpo = part(["grpo"], WHOLE["seeds"]), part(["arpo"], WHOLE["seeds"])
     few = {kind: dict(list(arpo[kind].items())[::-1]) for kind in ("rates", "fresh_rates")}
+    unscored = copy.deepcopy(arpo)
+    unscored["splits"]["train"]["left_out"] = [next(iter(WHOLE["fresh_rates"]))]
+    unscored["splits"]["train"]["tasks"] -= 1
     for other, why in (
         (grpo, "grpo is in both"),
         (arpo | {"budget": 1}, "has another budget or other tasks"),
         (arpo | few, "has another budget or other tasks"),
+        (unscored, "has scores of other tasks"),
         (arpo | {"seeds": [*range(10, 20)]}, "has the seed 10, which the first comparison has not"),
     ):
         status, said = join(tmp_path, grpo, other)

@@ -20,7 +20,7 @@ from arpo.agent.dialects.uitars import UITars
 from arpo.agent.episode import Agent
 from arpo.agent.player import Player
 from arpo.agent.random_actions import random_action
-from arpo.algorithms.base import make_algorithm
+from arpo.algorithms.base import Algorithm, make_algorithm
 from arpo.bench.simulated import VirtualLoop
 from arpo.config import Config
 from arpo.engines.base import Prompt, Sampling, Weights
@@ -107,20 +107,27 @@ def learn(
     seed: int = 0,
     learn_s: float = 9.0,
     tasks: Sequence[Task] = TASKS,
+    algorithm: Algorithm | None = None,
+    after: Callable[[Rollout], object] = lambda rollout: None,
 ) -> list[Rollout]:
-    """Updates by a learner that takes its time. `stop`: the run is killed while it makes that update."""
+    """Updates by a learner that takes its time. `stop`: the run is killed while it makes that update.
+
+    `after` is called when an update has been made.
+    """
+    method = algorithm or make_algorithm(config.algorithm, 0)
 
     async def work() -> list[Rollout]:
         seen = []
         await engine.load(first)
         pool = SlotPool([Slow(seed + i) for i in range(config.train.n_envs)])
         rollouts = Rollouts(tasks, Agent(engine, DIALECT, Sampling()), config, run, Player(pool, run))
-        async with pool, aclosing(rollouts.batches(first, make_algorithm(config.algorithm, 0))) as played:
+        async with pool, aclosing(rollouts.batches(first, method)) as played:
             async for rollout in played:
                 seen.append(rollout)
                 await asyncio.sleep(learn_s)
                 if rollout.update == stop:
                     break
+                after(rollout)
                 await engine.load(rollout.update + 1)
                 run.log({"update": rollout.update, "env_steps": sum(one.n_steps for one in rollout.played)})
         return seen
@@ -199,6 +206,40 @@ def test_a_killed_run_learns_the_same_groups_again_and_none_twice(redraw: int, t
         names = [name for update in learned.values() for name in update]
         assert len(names) == len(set(names)) == 6 * 3 * 4
         assert set(played) == {summary.id for summary in run.summaries()}
+
+
+def seldom(session: str, seed: int) -> Action:
+    return Click(*BUTTON) if seed % 5 == 0 else Click(1, 1)
+
+
+def repeated(run: Run, config: Config, seed: int) -> int:
+    """How many updates were made again, each from the same groups, of a run that is killed again and again."""
+    learned: dict[int, list[str]] = {}
+    states: dict[int, dict[str, Any]] = {}
+    made = again = 0
+    for kill, saved in ((2, 1), (3, 2), (4, 3), (5, 3), (None, None)):
+        algorithm = make_algorithm(config.algorithm, 0)
+        algorithm.restore(json.loads(json.dumps(states.get(made, {}))))
+
+        def after(rollout: Rollout, algorithm: Algorithm = algorithm) -> None:
+            algorithm.remember(rollout.groups, rollout.update)
+            states[rollout.update + 1] = algorithm.state()
+
+        drawn = 100 * (kill or 9) + seed
+        for rollout in learn(run, config, Engine(seldom), made, kill, drawn, algorithm=algorithm, after=after):
+            names = sorted(ids([rollout]))
+            again += rollout.update in learned
+            assert learned.setdefault(rollout.update, names) == names
+        made = made if saved is None else saved
+    return again
+
+
+def test_what_was_accepted_for_a_success_that_a_checkpoint_lacks_is_not_drawn_again(tmp_path: Path) -> None:
+    """Replay keeps a failed group that a stored success will join; a killed run has the replay of its checkpoint."""
+    config = settings({"name": "arpo:redraw=2", "group": 3}, **SMALL, lag=2)
+    for seed in range(6):
+        with Run.write(tmp_path / str(seed), "") as run:
+            assert repeated(run, config, seed) > 2
 
 
 @pytest.mark.parametrize("stragglers", [0, 1])

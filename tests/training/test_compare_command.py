@@ -119,6 +119,18 @@ def rates(folder: Path, update: int, tasks: list[str]) -> list[float]:
     return [sum(values) / len(values) for values in scores]
 
 
+def test_settings_that_one_of_the_methods_cannot_have_are_refused_before_anything_is_run(tmp_path: Path) -> None:
+    for given, why in (
+        (["algorithm.group=3"], "arpo+: algorithm.group_least=4: must be at most algorithm.group, 3"),
+        (["train.lag=1"], "arpo+: train.lag=1: groups of changing size need 0"),
+    ):
+        methods = compare.methods_of("pocket", [*given, "train.env_steps=9"], "grpo,arpo+")
+        with pytest.raises(ConfigError) as refused:
+            compare.run_comparison(methods, 1, tmp_path / "out", 1, "")
+        assert str(refused.value) == why
+        assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.slow
 def test_a_comparison_that_was_killed_goes_on_and_tells_what_its_runs_stored(
     arpo: Compare, monkeypatch: pytest.MonkeyPatch, tmp_path: Path

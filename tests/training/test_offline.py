@@ -312,6 +312,10 @@ def refused(model: Path, *more: str, runs: list[Path], run_dir: Path) -> str:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        (
+            "algorithm.partial=0.5",
+            "algorithm.partial=0.5: has no meaning where stored episodes are learned (--from); set algorithm.partial=0",
+        ),
         ("train.lag=1", "train.lag=1: has no meaning where stored episodes are learned (--from); set train.lag=0"),
         ("train.env_steps=9", "set train.env_steps=null"),
         ("train.curriculum=true", "set train.curriculum=false"),
@@ -525,6 +529,16 @@ def test_with_fixed_starts_stored_tasks_are_judged_on_fresh_ones_too_and_the_run
         cli.main()
     assert ended.value.code == 0
     assert len(metrics(tmp_path / "run")) == 2
+
+
+def test_a_training_that_paid_for_parts_is_not_learned_from(guesser_folder: Path, played: Path, tmp_path: Path) -> None:
+    """Its scores do not say what was solved."""
+    paid = shutil.copytree(played, tmp_path / "paid")
+    text = (paid / "config.yaml").read_text()
+    assert "partial: 0.0" in text
+    (paid / "config.yaml").write_text(text.replace("partial: 0.0", "partial: 0.5"))
+    with pytest.raises(ArpoError, match=r"paid: was trained with algorithm\.partial=0\.5: its scores are of parts"):
+        package.train(*settings(guesser_folder), run_dir=tmp_path / "new", from_runs=[paid])
 
 
 def test_an_evaluation_in_which_fail_was_said_for_the_agent_is_not_learned_from(

@@ -142,6 +142,16 @@ def test_a_curriculum_prefers_tasks_that_sometimes_succeed(tmp_path: Path) -> No
             assert times[mixed] > 2 * times[other] > 0
 
 
+def test_parts_of_tasks_are_no_successes_to_a_curriculum(tmp_path: Path) -> None:
+    config = settings({"group": 8, "partial": 0.9}, rollout_tasks=1, curriculum=True)
+    with Run.write(tmp_path, "") as run:
+        remember(run, "press-0", [0.45] * 8)
+        remember(run, "press-1", [0.0] * 8)
+        rollouts = rollouts_in(TASKS[:2], Engine(), config, run, LocalPool(FakeEnv, 5))
+        drawn = Counter(rollouts.tasks_of(update)[0].id for update in range(1, 401))
+    assert 150 < drawn["press-0"] < 250
+
+
 def test_a_curriculum_goes_by_the_latest_scores_and_not_by_those_to_come(tmp_path: Path) -> None:
     config = settings({"group": 8}, rollout_tasks=1, curriculum=True)
     with Run.write(tmp_path, "") as run:
@@ -175,6 +185,20 @@ def test_a_group_starts_from_one_screen_and_draws_its_own_replies(tmp_path: Path
     assert len(set(seeds)) == 6 and max(seeds) < EVALUATION
     assert seeds == [training_seed(0, group.task_id, update) for update in (0, 1) for group in updates[update]]
     assert len({seed for _, seed in engine.asked}) == len(engine.asked)
+
+
+class Older:
+    """A method of somebody's, from before there was `seeks`."""
+
+    def accept(self, group: Group) -> bool:
+        return True
+
+
+def test_only_groups_that_may_go_on_are_asked_whether_they_do(tmp_path: Path) -> None:
+    with Run.write(tmp_path, "") as run:
+        older: Any = Older()
+        groups = play(run, settings({"group": 2}, rollout_tasks=3), algorithm=older)
+    assert [len(group.trajectories) for group in groups] == [2] * 3
 
 
 class Graded(FakeEnv):

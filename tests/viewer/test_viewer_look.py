@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from viewer_runs import ACTIONS, FAILURES, REPLAYED, SUCCESS, grow
+from viewer_runs import ACTIONS, FAILURES, REPLAYED, SUCCESS, episode, grow
 
 from arpo.engines.scripted import byte_vocabulary
 from arpo.errors import ConfigError
@@ -83,6 +83,16 @@ def test_a_task_has_its_history_of_success(look: Look) -> None:
     assert first["played"] == [[0, 2, 0.5, 2], [1, 2, 0.0, 2]]
     assert first["judged"] == [[0, 1, 0.0, 1], [2, 1, 1.0, 1]]
     assert second["played"] == [[0, 0, None, 1]]  # a machine's failure is no failure of the agent
+
+
+def test_an_attempt_that_earned_a_part_has_not_solved_its_task(tmp_path: Path) -> None:
+    with Run.write(tmp_path / "run", "") as run:
+        for i, score in enumerate((0.4, 0.0, 1.0, 0.4)):
+            episode(run, f"u0.0-press-1-{i}-0", score=score)
+        episode(run, "eval0-press-1-0-0", source="evaluation", score=0.4)
+    (first,) = Look(tmp_path / "run").tasks()["tasks"]
+    assert first["played"] == [[0, 4, 0.25, 4]]
+    assert first["judged"] == [[0, 1, 0.4, 1]]  # of a checker that knows more than 0 and 1
 
 
 def test_a_long_history_is_merged_by_the_number_of_episodes(runs: Path, tmp_path: Path) -> None:

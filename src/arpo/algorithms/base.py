@@ -152,7 +152,7 @@ class Method:
 
 
 REPLAY = ("replay", "replay_count", "replay_shortest")
-UNWEIGHED = ("kl", "surprising", *REPLAY)  # of methods with a loss of their own
+UNWEIGHED = ("kl", "surprising", "partial", *REPLAY)  # of methods with a loss of their own
 
 METHODS = Registry(
     "algorithm",

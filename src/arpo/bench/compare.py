@@ -42,7 +42,8 @@ from arpo.runs.settings import LENGTH, from_anywhere, go_on, outside, same_setti
 from arpo.runs.store import Run, folder_name
 from arpo.seeds import EVALUATION
 from arpo.tasks.kept import Tasks, same_tasks
-from arpo.tasks.load import FRESH, judged_tasks
+from arpo.tasks.load import FRESH
+from arpo.training.plan import checked_tasks
 
 ARPO = (sys.executable, "-P", "-m", "arpo.cli")  # -P: else modules in the working directory would be run
 SET_PDEATHSIG = 1  # of prctl
@@ -80,7 +81,12 @@ def run_comparison(methods: dict[str, Config], seeds: int, out: Path, jobs: int,
         from arpo.model.checkpoint import find_device
 
         find_device(one.agent.device)  # one that is not there is said before a run is begun with it
-    comparison = Comparison(methods, range(one.seed, one.seed + seeds), out, judged_tasks(one))
+    for name, config in methods.items():  # before anything is run
+        try:
+            tasks = checked_tasks(config)
+        except ConfigError as error:
+            raise ConfigError(f"{name}: {error}") from None
+    comparison = Comparison(methods, range(one.seed, one.seed + seeds), out, tasks)
     refuse_links(out, write=True)
     comparison.run_all(jobs)
     results = {"command": command, **comparison.results()}

@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -90,6 +91,8 @@ class Ahead:
             taken = self._made_of(update) or range(update * self._a_row, (update + 1) * self._a_row)
             for number in taken:
                 self._places.pop(number, None)
+        # Of updates that were under way: perhaps for a success that is unknown again, since no checkpoint has it.
+        self._accepted = {number for update in self._noted_from(first) for number in update}
 
     async def take(self, update: int) -> tuple[list[Group], list[Summary]]:
         """The groups of an update, and all episodes that were played for them."""
@@ -201,7 +204,8 @@ class Ahead:
         while place.tasks:
             round_ = len(place.tasks) - 1
             group = await self._members(place, round_)
-            if self._accept(group) or round_ == self._config.algorithm.redraw or not self._draw(place):
+            accepted = place.number in self._accepted or self._accept(group)
+            if accepted or round_ == self._config.algorithm.redraw or not self._draw(place):
                 break
             self._episodes += self._config.algorithm.group
         return group
@@ -268,6 +272,10 @@ class Ahead:
         ):
             raise damaged(self._run.folder, f"what is noted of update {update} is not of this run")
         return noted
+
+    def _noted_from(self, first: int) -> Iterator[list[int]]:
+        """What the updates from this one on took, as far as they were begun."""
+        return itertools.takewhile(bool, map(self._made_of, itertools.count(first)))
 
     def _played(self, place: _Place) -> Iterator[Summary]:
         """All episodes of a place, also those that a machine broke off."""

@@ -54,7 +54,7 @@ DRAWS = 20  # of a task's group, until one teaches something
 SAME = ("env.name", "env.size", "agent.dialect", "agent.screenshots")  # settings that must be those of the episodes
 IDLE = {  # what has no meaning here, and its default
     **{"train.lag": 0, "train.env_steps": None, "train.curriculum": False},
-    **{"algorithm.group_least": None, "algorithm.group_most": None},
+    **{"algorithm.group_least": None, "algorithm.group_most": None, "algorithm.partial": 0.0},
 }
 LACKING: dict[Needs, str] = {
     "differing": "a task whose episodes have different rewards",
@@ -154,6 +154,9 @@ class Sources:
         if not training and played.eval.protocol == "standard":
             why = "it may score what the agent never said; learn from an evaluation with another one"
             raise ConfigError(f"{run.folder}: was judged with eval.protocol=standard: {why}")
+        if training and played.algorithm.partial:
+            why = "its scores are of parts of tasks, and do not say what was solved"
+            raise ConfigError(f"{run.folder}: was trained with algorithm.partial={played.algorithm.partial}: {why}")
         kinds = ("rollout", "offline", "expert") if training else ("evaluation",)
         kept = kept_tasks(run.folder, self.config) or {}
         return Source(number, run, kinds, {task.id: task for task in kept.get("train" if training else "tasks", [])})

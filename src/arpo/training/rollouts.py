@@ -131,7 +131,8 @@ class Rollouts:
         for round_ in range(config.algorithm.redraw + 1):
             others = [task for task in self.playable(update, round_) if task.id not in {one.task_id for one in taken}]
             others.sort(key=lambda task: task.id in refused)  # refused ones again only where no other is left
-            played = await self.play(others[: wanted - len(taken)], update, round_, seeks=algorithm.seeks)
+            now = others[: wanted - len(taken)]
+            played = await self.play(now, update, round_, seeks=lambda group: algorithm.seeks(group))
             if round_ == config.algorithm.redraw:
                 return [*taken, *played]
             taken += [group for group in played if algorithm.accept(group)]
@@ -163,13 +164,11 @@ class Rollouts:
         return self._in_turn.tasks_of(update)
 
     def _informative(self, update: int, round_: int) -> list[Task]:
-        """All tasks, at random, likelier first where scores vary: what always or never succeeds teaches nothing."""
-        scores: dict[str, deque[float]] = {
-            task.id: deque(maxlen=2 * self.config.algorithm.group) for task in self.tasks
-        }
+        """All tasks, at random, likelier first where successes vary: what always or never succeeds teaches nothing."""
+        scores: dict[str, deque[bool]] = {task.id: deque(maxlen=2 * self.config.algorithm.group) for task in self.tasks}
         for summary in self.run.summaries(source="rollout"):
             if summary.update < update and summary.score is not None and summary.task_id in scores:
-                scores[summary.task_id].append(summary.score)
+                scores[summary.task_id].append(summary.score >= self.config.algorithm.solved)
         rng = random.Random(derive("curriculum", self.config.seed, update, round_))
         rates = {task.id: (sum(scores[task.id]) + 1) / (len(scores[task.id]) + 2) for task in self.tasks}
         # Sampling without replacement: the largest of u^(1/weight).

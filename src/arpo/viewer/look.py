@@ -36,7 +36,7 @@ COLUMNS = """number, id, task_id, "update", source, outcome, score, reward, n_st
      AND other."update" = trajectories."update" AND other.source = trajectories.source),
     (SELECT added FROM times WHERE times.number = trajectories.number)"""
 CURVES = {  # name: (title, metric of metrics.jsonl, what it is)
-    "success": ("Success", "success", "mean score of the episodes of an update"),
+    "success": ("Success", "success", "share of the episodes of an update that solved their task"),
     "reward": ("Reward", "reward", "mean of what is trained on"),
     "failed": ("All failed", "failed_groups", "share of groups in which every attempt failed"),
     "replayed": ("Replayed", "replayed_groups", "share of groups that a stored success joined"),
@@ -136,9 +136,13 @@ class Look:
         return shown
 
     def tasks(self) -> Json:
-        """Each task with its history: (update, episodes that have a score, their mean score, all episodes)."""
+        """Each task with its history: (update, episodes that have a score, their mean score, all episodes).
+
+        Of what was played to learn it is the share that solved the task: others may have earned a part.
+        """
         problems: list[str] = []
-        query = """SELECT task_id, "update", source = 'evaluation', COUNT(score), AVG(score), COUNT(*)
+        query = """SELECT task_id, "update", source = 'evaluation', COUNT(score),
+                   AVG(CASE WHEN source = 'evaluation' THEN score ELSE score >= 1 END), COUNT(*)
                    FROM trajectories GROUP BY 1, 2, 3 ORDER BY 1, 2"""
         with self.opened() as run:  # first: it refuses a pipe in the place of a file, which would be read for ever
             told = self._told(problems)

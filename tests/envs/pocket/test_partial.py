@@ -6,6 +6,7 @@ import pytest
 from machine import Machine
 
 from arpo.envs.pocket import PocketEnv
+from arpo.envs.pocket.apps.mail import letters
 from arpo.envs.pocket.catalog import get_task, task_list
 from arpo.envs.pocket.expert import PocketExpert
 from arpo.envs.pocket.families import FAMILIES, family_of
@@ -61,6 +62,39 @@ def test_other_changes_count_against_the_parts() -> None:
         machine.desk.files.trash(f"{folder}/{name}")
     assert family.progress(machine.desk, params) < 0.5
     assert not family.done(machine.desk, params)
+
+
+@pytest.mark.parametrize("task_id", [task for task in TRAIN if task.startswith("mail-cleanup")])
+def test_only_the_place_that_was_asked_for_pays(task_id: str) -> None:
+    task = get_task(task_id)
+    family, params = family_of(task)
+    for gone in (False, True):
+        machine = Machine(task_id, seed=3)
+        mails = letters(machine.desk)
+        named = [mail for mail in mails if mail.sender == params["sender"] and mail.folder == "Inbox"]
+        earned = []
+        for mail in named:
+            if gone:
+                mails.remove(mail)
+            else:
+                mail.folder = "Trash"
+            earned.append(family.progress(machine.desk, params))
+        whole = [pytest.approx((i + 1) / len(named)) for i in range(len(named))]
+        assert earned == (whole if params["verb"] == "Delete" else [0] * len(named))
+
+
+def test_a_folder_that_nobody_asked_for_counts_against_the_parts() -> None:
+    machine = Machine("files-cleanup-000")
+    family, params = family_of(get_task("files-cleanup-000"))
+    folder = f"/{params['folder']}"
+    names = [name for name in machine.desk.files.names(folder) if name.endswith(params["kind"])]
+    for name in names:
+        if name != params["keep"]:
+            machine.desk.files.trash(f"{folder}/{name}")
+    assert family.done(machine.desk, params)
+    machine.desk.files.make_folder(f"{folder}/junk")
+    assert not family.done(machine.desk, params)
+    assert family.progress(machine.desk, params) == pytest.approx(2 / 3)
 
 
 def test_parts_beside_which_something_else_was_lost_earn_nothing() -> None:

@@ -82,7 +82,7 @@ def _score(machine: Machine, task: Task, fetched: dict[str, list[Any]], osworld:
     """All metrics must have something to say and their mean counts; with "or" the best of them does.
 
     Where some say nothing, `partial` of their mean counts. What was right from the start counts too, since nobody has
-    looked then; it is the same for all attempts that are compared.
+    looked then: the same for all attempts that are compared, but for those that gave up, which score 0.
     """
     metrics = listed(task.evaluator["func"])
     options = [at(task.evaluator, "options", i) or {} for i in range(len(metrics))]

@@ -346,8 +346,8 @@ class CleanUp(FileFamily):
     def progress(self, desk: Desktop, p: Params) -> float:
         wanted: FileSystem = desk.stores["files"].twin()
         self.goal(wanted, p)
-        states = (desk.stores["files"], wanted, desk.files)
-        return way_made(*(state.outside_trash()[0].items() for state in states))
+        states = (state.outside_trash() for state in (desk.stores["files"], wanted, desk.files))
+        return way_made(*([*texts.items(), *folders] for texts, folders in states))
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         item = s.find("Delete", kind="menuitem")

@@ -5,6 +5,7 @@ mail may have been moved, starred, written or lost. Whether mails were read does
 """
 
 from abc import abstractmethod
+from collections.abc import Hashable
 from dataclasses import replace
 from random import Random
 from typing import ClassVar
@@ -223,10 +224,15 @@ class ArchiveAll(MailFamily):
                 mail.folder = "Archive" if p["verb"] == "Archive" else "Trash"
 
     def progress(self, desk: Desktop, p: Params) -> float:
+        """A mail in the trash, or gone for good, is in another place like one in a folder."""
         wanted = remembered(desk)
         self.goal(wanted, p)
-        states = (remembered(desk), wanted, letters(desk))
-        return way_made(*(ledger(state, self.trash_counts).elements() for state in states))
+
+        def places(mails: list[Letter]) -> list[Hashable]:
+            kept: list[Hashable] = [*ledger(mails, with_trash=False).elements()]
+            return kept + ["away"] * (len(wanted) - len(kept))
+
+        return way_made(*map(places, (remembered(desk), wanted, letters(desk))))
 
     def expert(self, s: ParsedScreen, p: Params) -> Move | None:
         rows = s.all(kind="row", label=p["sender"], window="Mail")
