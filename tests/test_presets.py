@@ -180,9 +180,9 @@ def test_fixed_and_fresh_starts_are_compared_on_the_same_tasks_and_budget(dry_ru
     fixed, fresh, usual = (load_config(name, []) for name in ("pocket-fixed", "pocket-fresh", "pocket-compare"))
     assert fixed.with_values({"env.starts": "fresh"}) == fresh
     judged = {"eval.trials": 4, "eval.held_out": 32}
-    smaller = {"train.rollout_tasks": 4, "train.optimizer_tasks": 4}
-    assert fresh == usual.with_values({"tasks.source": "seldom", "train.env_steps": 7_500} | judged | smaller)
+    assert fresh == usual.with_values({"tasks.source": "seldom", "train.env_steps": 15_000} | judged)
     half = {"tasks.source": "seldom16", "train.env_steps": 3_750, "eval.held_out": 16}
+    half |= {"train.rollout_tasks": 4, "train.optimizer_tasks": 4}
     speed = {"train.n_envs": 32, "eval.n_envs": 32, "train.save_every": 10}
     assert load_config("pocket-fixed16", []) == fixed.with_values(half | speed)
     told = {name: dry_run(name)[1] for name in ("pocket-fixed", "pocket-fresh")}
