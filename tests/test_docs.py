@@ -60,13 +60,17 @@ def test_the_picture_of_the_architecture_names_files_that_are_there() -> None:
     assert {*BACKENDS, *DIALECTS, *ENGINES, *METHODS} <= told, "what stands behind the doors"
 
 
-@pytest.mark.parametrize("split", ["train", "fresh"])
-def test_what_is_claimed_of_arpo_plus_is_what_was_measured(split: str) -> None:
+@pytest.mark.parametrize(
+    ("method", "split"), [("arpo+", "train"), ("arpo+", "fresh"), ("rft", "train"), ("kto", "train"), ("dapo", "train")]
+)
+def test_what_is_claimed_of_other_methods_is_what_was_measured(method: str, split: str) -> None:
     results = json.loads((ROOT / "docs" / "results" / "compare" / "fixed.json").read_text(encoding="utf-8"))
-    over = results["differences"]["arpo+"][split]
-    mean, interval = f"{over['mean']:.1f}", f"{over['low']:+.1f} to {over['high']:+.1f}"
-    for text in (page("docs/results/compare.md"), page("docs/methods/arpo-plus.md")):
-        assert re.search(rf"\b{re.escape(mean)}\b[^.]*\({re.escape(interval)}\)", " ".join(text.split()))
+    assert set(results["success"]) == {"base", *METHODS}
+    over = results["differences"][method][split]
+    interval = f"({over['low']:+.1f} to {over['high']:+.1f})"
+    assert f"{over['mean']:+.1f} {interval}" in page("docs/results/compare.md")
+    own = " ".join(page(f"docs/methods/{method.replace('+', '-plus')}.md").split())
+    assert re.search(rf"\b{abs(over['mean']):.1f}\b[^.]*{re.escape(interval)}", own)
 
 
 @pytest.mark.parametrize("name", ["fixed", "fixed-long", "fresh"])
