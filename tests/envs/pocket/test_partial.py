@@ -116,3 +116,4 @@ def test_the_way_is_counted_entry_by_entry() -> None:
     assert way_made("abc", "xyc", "xyz") == 0.5  # all done, and one spoiled
     assert way_made("aab", "b", "ab") == 0.5  # one of two equal ones
     assert way_made("ab", "b", "") == 0  # never below
+    assert way_made("ab", "ab", "b") == 0  # nothing was asked for

@@ -176,7 +176,7 @@ def way_made(start: Iterable[Hashable], wanted: Iterable[Hashable], now: Iterabl
     """The share of the way from the start to what is wanted, entry by entry; changes beside it count against."""
     before, goal, present = Counter(start), Counter(wanted), Counter(now)
     whole, left = ((goal - one).total() + (one - goal).total() for one in (before, present))
-    return max(0.0, 1 - left / whole)
+    return max(0.0, 1 - left / whole) if whole else 0.0  # a user's own task may ask for what is there
 
 
 def ledger(mails: list[Letter], with_trash: bool = True) -> Counter[tuple[str, str, str, str, str, bool]]:
